@@ -1,0 +1,1 @@
+"""The bash agent: loop, prompts, action parsing, context management."""

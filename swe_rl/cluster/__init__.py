@@ -1,0 +1,1 @@
+"""The Ray cluster: starting, placement, ownership of processes."""

@@ -1,0 +1,22 @@
+"""Settings: where the agent's and the grader's commands run."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from swe_rl.config.setting import Area, setting
+
+
+class SandboxSettings(Area):
+    area: ClassVar[str] = "sandbox"
+
+    sandbox: Literal["auto", "pool", "docker", "podman", "bubblewrap", "process"] = setting(
+        "auto", "auto = pool if a URL is set, else docker, podman, bubblewrap, process: the first that works"
+    )
+    sandbox_root: str = setting("", "folder for local sandboxes; empty = a private folder below the system's temp")
+    swe_env_server_url: str = setting("", "pool server, http://host:18090")
+    swe_env_server_port: int = setting(18090, "port of the pool server that a run starts itself", ge=1, le=65535)
+    swe_exec_server_urls: list[str] = setting(list, "exec servers of the pool, comma-separated http://host:5000")
+    swe_max_containers_per_node: int = setting(15, "containers at once on one exec server", ge=1)
+    swe_server_token: str = setting("", "bearer token of exec and pool servers", secret=True)
+    swe_docker_registry: str = setting("", "registry prefix put before image names")

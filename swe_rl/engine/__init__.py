@@ -1,0 +1,1 @@
+"""Policy engines: the embedded CPU engine, SGLang, one client, weight updates."""

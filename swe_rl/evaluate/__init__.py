@@ -1,0 +1,1 @@
+"""Evaluation of a checkpoint or endpoint: resolve rate, intervals, summary."""

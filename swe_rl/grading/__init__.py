@@ -1,0 +1,1 @@
+"""Grading: patches, policy, evaluation in a fresh sandbox, log parsing, verdicts."""

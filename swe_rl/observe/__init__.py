@@ -1,0 +1,1 @@
+"""Watching a run: progress, JSONL metrics, W&B, plots, summary."""

@@ -1,0 +1,1 @@
+"""Rollouts: manager of groups of attempts, data source, filters, artifacts."""

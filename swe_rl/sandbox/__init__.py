@@ -1,0 +1,1 @@
+"""Sandboxes: one protocol; local jails, exec server, pool server and their client."""

@@ -1,0 +1,1 @@
+"""Tasks: reading every dataset form, images, certification, synthesis."""

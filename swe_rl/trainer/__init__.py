@@ -1,0 +1,1 @@
+"""Training: advantages, losses, packing, backends, checkpoints, weight export."""

@@ -1,0 +1,1 @@
+"""Training backends: one protocol, FSDP2 (Megatron-core has its place beside it)."""

@@ -1,0 +1,1 @@
+"""FSDP2 on transformers models: gloo on CPUs, NCCL on GPUs."""

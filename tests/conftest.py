@@ -1,0 +1,17 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+CASES = Path(__file__).resolve().parents[2] / "shared" / "cases"
+
+
+@pytest.fixture(scope="session")
+def cases() -> Path:
+    """The folder of real inputs handed to the project; tests that need it say so when it is absent."""
+    if not CASES.is_dir():
+        pytest.skip(f"real cases are not here ({CASES})")
+    return CASES
