@@ -1,0 +1,87 @@
+"""Checks over several settings and the machine: impossible sizes stop the run before anything starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from swe_rl.config import Config
+from swe_rl.errors import ConfigError
+
+
+def check_sizes(config: Config) -> None:
+    """Raise ConfigError where settings contradict one another."""
+    problems = []
+    if config.rollout_max_response_len >= config.rollout_max_context_len:
+        problems.append(
+            f"--rollout-max-response-len {config.rollout_max_response_len} leaves no room for a prompt within "
+            f"--rollout-max-context-len {config.rollout_max_context_len}; lower the first or raise the second"
+        )
+    if config.rollout_num_gpus % config.rollout_num_gpus_per_engine:
+        problems.append(
+            f"--rollout-num-gpus {config.rollout_num_gpus} is not a multiple of "
+            f"--rollout-num-gpus-per-engine {config.rollout_num_gpus_per_engine}"
+        )
+    if config.actor_num_nodes > config.num_nodes:
+        problems.append(f"--actor-num-nodes {config.actor_num_nodes} is more than --num-nodes {config.num_nodes}")
+    if config.num_gpus_per_node:
+        training = config.actor_num_nodes * config.actor_num_gpus_per_node
+        total = config.num_nodes * config.num_gpus_per_node
+        if training + config.rollout_num_gpus > total:
+            problems.append(
+                f"--actor-num-nodes x --actor-num-gpus-per-node ({training}) and --rollout-num-gpus "
+                f"({config.rollout_num_gpus}) need more than the {total} GPUs of --num-nodes x --num-gpus-per-node"
+            )
+    if config.engine == "embedded" and config.rollout_num_gpus_per_engine > 1:
+        problems.append(
+            "--rollout-num-gpus-per-engine above 1 needs --engine sglang (the embedded engine is one process)"
+        )
+    if config.n_samples_per_prompt == 1 and config.dynamic_sampling:
+        problems.append("--n-samples-per-prompt 1 has no spread to compare; use 2 or more, or --no-dynamic-sampling")
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def check_checkpoint_folder(path: str, setting: str) -> None:
+    """Raise ConfigError unless `path` is a Hugging Face model folder (config, tokenizer, weights)."""
+    folder = Path(path)
+    if not path:
+        raise ConfigError(f"{setting} is not set: give a local Hugging Face folder")
+    if not folder.is_dir():
+        raise ConfigError(f"{setting}: no folder {path} (a model hub is not asked: give a local folder)")
+    try:
+        architectures = json.loads((folder / "config.json").read_text()).get("architectures")
+    except FileNotFoundError:
+        raise ConfigError(f"{setting}: {path} has no config.json; it is not a Hugging Face model folder") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+        raise ConfigError(f"{setting}: {path}/config.json is not a JSON object") from None
+    if not architectures:
+        raise ConfigError(f"{setting}: {path}/config.json names no architecture")
+    if not list(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"{setting}: {path} has no *.safetensors weights (other formats are not loaded: they can run code)"
+        )
+    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
+        raise ConfigError(f"{setting}: {path} has no tokenizer")
+
+
+def check_data_file(path: str, setting: str) -> None:
+    """Raise ConfigError unless `path` is a readable file."""
+    if not path:
+        raise ConfigError(f"{setting} is not set: give a file of tasks (JSONL or Parquet)")
+    if not Path(path).is_file():
+        raise ConfigError(f"{setting}: no file {path}")
+    if not os.access(path, os.R_OK):
+        raise ConfigError(f"{setting}: {path} cannot be read")
+
+
+def check_run(config: Config) -> None:
+    """Everything that can be known before a training run starts."""
+    check_sizes(config)
+    check_checkpoint_folder(config.hf_checkpoint, "--hf-checkpoint")
+    if config.ref_load:
+        check_checkpoint_folder(config.ref_load, "--ref-load")
+    check_data_file(config.prompt_data, "--prompt-data")
+    if config.eval_prompt_data:
+        check_data_file(config.eval_prompt_data, "--eval-prompt-data")

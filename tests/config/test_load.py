@@ -1,0 +1,141 @@
+"""The one config: precedence, names, errors that name setting, value, allowed values and source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swe_rl.config import Config
+from swe_rl.config.check import check_checkpoint_folder, check_data_file, check_sizes
+from swe_rl.config.load import dump_yaml, load_config, make_parser, read_yaml, resolved_table
+from swe_rl.errors import ConfigError
+
+
+def load(argv: list[str], env: dict[str, str] | None = None, **kw):  # type: ignore[no-untyped-def]
+    return load_config(argv, environ=env or {}, **kw)
+
+
+def test_flags_win_over_environment_and_environment_over_files(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("lr: 1.0e-3\nseed: 3\nrollout:\n  rollout_batch_size: 5\n")
+    env = {"SWE_RL_LR": "2e-3", "SWE_RL_SEED": "4"}
+    loaded = load(["--config", str(file), "--lr", "3e-3"], env)
+    assert (loaded.config.lr, loaded.config.seed, loaded.config.rollout_batch_size) == (3e-3, 4, 5)
+    assert loaded.sources["lr"] == "flag --lr"
+    assert loaded.sources["seed"] == "environment SWE_RL_SEED"
+    assert loaded.sources["rollout_batch_size"] == str(file)
+
+
+def test_names_that_users_know() -> None:
+    env = {
+        "SWE_EXEC_SERVER_URLS": "http://a:5000,http://b:5000",
+        "SWE_MAX_CONCURRENT": "7",
+        "HF_CKPT": "/m",
+        "WANDB_API_KEY": "k",
+        "SAVE_CKPT": "/s",
+        "SWE_ENV_SERVER_PORT": "1234",
+        "STEP_LIMIT": "9",
+    }
+    config = load(["--dynamic_history", "--eps-clip-high=0.3", "--async", "--no-dynamic-sampling"], env).config
+    assert config.swe_exec_server_urls == ["http://a:5000", "http://b:5000"]
+    assert (config.swe_max_concurrent, config.hf_checkpoint, config.wandb_key, config.save) == (7, "/m", "k", "/s")
+    assert (config.swe_env_server_port, config.step_limit) == (1234, 9)
+    assert config.dynamic_history and config.async_rollout and not config.dynamic_sampling
+    assert config.eps_clip_high == 0.3
+
+
+def test_defaults_of_the_field() -> None:
+    config = Config()
+    assert (config.eps_clip, config.eps_clip_high, config.swe_cm_head_ratio) == (0.2, 0.28, 0.3)
+    assert (config.swe_max_concurrent, config.swe_max_containers_per_node, config.swe_rollout_timeout) == (
+        128,
+        15,
+        1800,
+    )
+    assert (config.rollout_max_context_len, config.rollout_max_response_len, config.num_rollout) == (16384, 4096, 2000)
+    assert config.wandb_project == "slime_swe"
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "words"),
+    [
+        (["--eps-clip", "abc"], {}, ["--eps-clip", "'abc'", "flag --eps-clip", "a number >= 0", "< 1"]),
+        ([], {"SWE_RL_EPS_CLIP": "7"}, ["--eps-clip", "'7'", "environment SWE_RL_EPS_CLIP"]),
+        (["--kl-loss-type", "k9"], {}, ["one of: k1, k2, k3, low_var_kl"]),
+        (["--eps-clop", "1"], {}, ["unknown flag --eps-clop", "--eps-clip"]),
+        (["stray"], {}, ["unexpected argument 'stray'"]),
+        ([], {"SWE_RL_LRR": "1"}, ["unknown setting SWE_RL_LRR"]),
+        ([], {"WANDB_KEY": "a", "WANDB_API_KEY": "b"}, ["disagrees", "WANDB_KEY", "WANDB_API_KEY"]),
+        (["--config", "/no/such.yaml"], {}, ["/no/such.yaml", "No such file"]),
+        (["--lr"], {}, ["--lr", "expected one argument"]),
+    ],
+)
+def test_errors_name_setting_value_allowed_and_source(argv: list[str], env: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(argv, env)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_all_wrong_settings_are_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(["--lr", "-1", "--seed", "x"])
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_secrets_are_never_shown() -> None:
+    loaded = load([], {"SWE_SERVER_TOKEN": "hunter2"})
+    assert "hunter2" not in resolved_table(loaded) and "hunter2" not in dump_yaml(loaded.config)
+    with pytest.raises(ConfigError) as caught:
+        load([], {"WANDB_KEY": "hunter2", "WANDB_API_KEY": "b"})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "lr: [\n", "unknown_name: 1\n"])
+def test_bad_yaml_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(file)
+    assert str(file) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_saved_config_repeats_the_run(tmp_path: Path) -> None:
+    config = load(["--lr", "1e-4", "--swe-exec-server-urls", "http://a:5000"]).config
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_yaml(config))
+    assert load(["--config", str(file)]).config == config
+
+
+def test_help_is_grouped_and_names_every_setting() -> None:
+    text = make_parser("swe-rl train", "").format_help()
+    for heading in ("cluster:", "engine:", "rollout:", "algorithm:", "optimizer:"):
+        assert heading in text
+    for name in Config.model_fields:
+        assert f"--{name.replace('_', '-')}" in text
+
+
+def test_impossible_sizes() -> None:
+    for bad in (
+        Config(rollout_max_context_len=100, rollout_max_response_len=100),
+        Config(num_gpus_per_node=8, actor_num_gpus_per_node=8, rollout_num_gpus=8),
+        Config(n_samples_per_prompt=1),
+        Config(rollout_num_gpus_per_engine=2, rollout_num_gpus=2),
+        Config(actor_num_nodes=2),
+    ):
+        with pytest.raises(ConfigError):
+            check_sizes(bad)
+    check_sizes(Config())
+
+
+def test_checkpoint_and_data_paths(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no folder"):
+        check_checkpoint_folder(str(tmp_path / "x"), "--hf-checkpoint")
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        check_checkpoint_folder(str(tmp_path), "--hf-checkpoint")
+    (tmp_path / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
+    with pytest.raises(ConfigError, match="safetensors"):
+        check_checkpoint_folder(str(tmp_path), "--hf-checkpoint")
+    with pytest.raises(ConfigError, match="no file"):
+        check_data_file(str(tmp_path / "none.jsonl"), "--prompt-data")
