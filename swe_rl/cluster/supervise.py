@@ -1,0 +1,65 @@
+"""A small parent process that owns a run: whatever way the driver ends, nothing that it started lives on.
+
+The driver (and Ray, engines, sandboxes below it) runs as a child. The parent adopts orphans, forwards signals, and when
+the driver is gone it ends every descendant by pid. If the parent itself is killed, the driver gets SIGTERM and stops.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from swe_rl.cluster.processes import adopt_orphans, end_descendants
+
+CHILD_MARK = "SWE_RL_SUPERVISED"
+STOP_BOUND = 60.0  # seconds a signalled driver may take to stop by itself
+
+
+def supervised() -> bool:
+    """Whether this process is the driver below a supervisor."""
+    return bool(os.environ.get(CHILD_MARK))
+
+
+def private_folder() -> Path:
+    """A short-named folder of this run for sockets and sandboxes; the supervisor removes it at the end.
+
+    Short because AF_UNIX socket paths are limited to 107 bytes.
+    """
+    return Path(os.environ[CHILD_MARK])
+
+
+def run_supervised(command: list[str]) -> int:
+    """Run `command` as the supervised driver; returns its exit code (128 + signal number if a signal ended it)."""
+    adopt_orphans()
+    folder = tempfile.mkdtemp(prefix="swerl-")
+    driver = subprocess.Popen(command, env={**os.environ, CHILD_MARK: folder})
+    stop_at: float | None = None
+
+    def forward(signum: int, _: object) -> None:
+        nonlocal stop_at
+        again = stop_at is not None
+        stop_at = time.monotonic() + (0.0 if again else STOP_BOUND)  # a second signal means: now
+        if driver.poll() is None and (signum != signal.SIGINT or not sys.stdin.isatty()):
+            driver.send_signal(signum)  # a terminal's Ctrl-C has reached the driver already
+
+    previous = {s: signal.signal(s, forward) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        while driver.poll() is None:
+            if stop_at is not None and time.monotonic() > stop_at:
+                driver.kill()
+            try:
+                driver.wait(timeout=0.2)
+            except subprocess.TimeoutExpired:
+                continue
+    finally:
+        end_descendants()
+        shutil.rmtree(folder, ignore_errors=True)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+    return driver.returncode if driver.returncode >= 0 else 128 - driver.returncode

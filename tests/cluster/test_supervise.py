@@ -1,0 +1,100 @@
+"""A run's supervisor leaves no process behind, however the driver or the supervisor ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from swe_rl.cluster.processes import end_recorded_processes, record_processes
+
+# The driver starts a child in a session of its own (as Ray and engines do), says both pids, and waits.
+DRIVER = """
+import os, subprocess, sys, time
+child = subprocess.Popen(["setsid", "sleep", "300"], start_new_session=True)
+from swe_rl.cluster.processes import die_with_parent
+die_with_parent()
+print(os.getpid(), child.pid, os.environ["SWE_RL_SUPERVISED"], flush=True)
+{after}
+"""
+SUPERVISOR = """
+import sys
+from swe_rl.cluster.supervise import run_supervised
+sys.exit(run_supervised([sys.executable, "-c", sys.argv[1]]))
+"""
+
+
+def start(after: str) -> tuple[subprocess.Popen[str], int, int, Path]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, DRIVER.format(after=after)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    driver, child, folder = process.stdout.readline().split()
+    return process, int(driver), int(child), Path(folder)
+
+
+def gone(pid: int, within: float = 15.0) -> bool:
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize(("after", "code"), [("sys.exit(3)", 3), ("raise SystemExit(0)", 0)])
+def test_normal_end_passes_the_exit_code_and_ends_orphans(after: str, code: int) -> None:
+    process, _, child, folder = start(after)
+    assert process.wait(timeout=20) == code
+    assert gone(child)
+    assert not folder.exists()
+
+
+def test_driver_killed_with_sigkill() -> None:
+    process, driver, child, folder = start("time.sleep(300)")
+    os.kill(driver, signal.SIGKILL)
+    assert process.wait(timeout=20) == 128 + signal.SIGKILL
+    assert gone(child)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_the_supervisor_reaches_the_driver(sig: signal.Signals) -> None:
+    process, driver, child, _ = start("time.sleep(300)")
+    process.send_signal(sig)
+    assert process.wait(timeout=20) != 0
+    assert gone(driver) and gone(child)
+
+
+def test_supervisor_killed_with_sigkill_stops_the_driver() -> None:
+    process, driver, child, folder = start("time.sleep(300)")
+    process.kill()
+    process.wait(timeout=20)
+    assert gone(driver)
+    psutil.Process(child).kill()  # adopted by nobody: the next start of the run ends it from its record
+    folder.rmdir()
+
+
+def test_recorded_processes_are_ended_but_reused_pids_are_spared(tmp_path: Path) -> None:
+    child = subprocess.Popen(["sleep", "300"])
+    record = tmp_path / "processes.json"
+    record_processes(record)
+    assert str(child.pid) in record.read_text()
+    spared = tmp_path / "other.json"
+    spared.write_text(f'[{{"pid": {child.pid}, "created": 1.0}}]')
+    assert end_recorded_processes(spared) == []
+    assert child.poll() is None
+    assert child.pid in end_recorded_processes(record)
+    assert child.wait(timeout=5) is not None
