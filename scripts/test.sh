@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Set up and run all checks: formatter, linter, types, then the tests, the quick ones first.
+#
+#   bash scripts/test.sh             everything this machine can run (up to an hour on 2 cores)
+#   bash scripts/test.sh --fast      lint, types and the unmarked tests only (minutes)
+#   bash scripts/test.sh -- ARGS     set up, then pytest with these arguments
+#
+# As root on Debian or Ubuntu it installs what the container tests need (docker.io, podman, bubblewrap, openssh-server; apt) and
+# the tests start engines of their own, below a private folder. Without root those tests are left out, and it says so.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+mode=all
+case ${1:-} in
+  --fast) mode=fast ;;
+  --) mode=custom; shift ;;
+  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  '') ;;
+  *) echo "test: unknown flag $1 (see --help)" >&2; exit 2 ;;
+esac
+
+bash scripts/setup.sh --extras cpu,dev
+source .venv/bin/activate
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false WANDB_MODE=${WANDB_MODE:-offline}
+
+if [ "$mode" = custom ]; then exec python -m pytest "$@"; fi
+
+step() { printf '\n== %s\n' "$*"; }
+need=(bwrap:bubblewrap)
+[ "$mode" = fast ] || need+=(dockerd:docker.io podman:podman sshd:openssh-server)
+missing=()
+for pair in "${need[@]}"; do
+  PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+done
+without=""
+if [ ${#missing[@]} -gt 0 ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    step "installing for the tests (root): ${missing[*]}"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  else
+    step "not installed, and not root: tests that need ${missing[*]} are left out"
+  fi
+fi
+[ "$(id -u)" = 0 ] || without=" and not docker and not podman"
+
+step "format, lint, types"
+ruff format --check . && ruff check . && mypy
+
+step "fast tests"
+python -m pytest -q -m "not slow and not docker and not podman and not sglang and not ray"
+[ "$mode" = all ] || exit 0
+
+step "SGLang on the CPU (an environment of its own, about 1.6 GB the first time)"
+bash scripts/setup_sglang_cpu.sh
+
+step "all other tests: Ray, engines, containers, whole runs"
+python -m pytest -q -m "(slow or docker or podman or sglang or ray)$without" --timeout 900
