@@ -1,0 +1,237 @@
+"""One client for all policy engines: the embedded CPU engine and SGLang speak the same HTTP.
+
+`generate` sends each conversation to its own engine (its KV cache holds the earlier turns), tries another one while that
+engine cannot be reached, and never outlives its deadline. Weight updates go to every engine, with requests in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from swe_rl.deadline import Deadline
+from swe_rl.engine.result import GenerateResult, parse_generation
+from swe_rl.engine.routing import rank_engines
+from swe_rl.engine.transport import EngineRefused, EngineTransport, EngineUnreachable
+from swe_rl.errors import DeadlineExceeded, EngineError
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+PauseMode = Literal["abort", "retract", "in_place"]
+
+
+class EngineClient:
+    """Speaks to the engines at `urls`. Use it inside one event loop; `aclose()` ends its connections.
+
+    request_timeout: seconds one generation may take where its deadline gives more.
+    control_timeout: seconds one weight update, flush or pause may take on every engine.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        request_timeout: float,
+        control_timeout: float = 600.0,
+        bucket_bytes: int = 64 << 20,
+        connect_attempts: int = 6,
+        api_key: str = "",
+    ) -> None:
+        if not urls:
+            raise EngineError("no engine URLs: start engines or set --engine-urls")
+        self.urls = [url.rstrip("/") for url in urls]
+        self.request_timeout = request_timeout
+        self.control_timeout = control_timeout
+        self.bucket_bytes = bucket_bytes
+        self.connect_attempts = connect_attempts
+        self.version = 0  # of the last update this client finished
+        self._transport = EngineTransport(api_key=api_key)
+        self._paused = False
+        self._jitter = random.Random()  # desynchronises retries; nothing that is measured depends on it
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        sampling_params: dict[str, Any],
+        *,
+        rid: str,
+        routing_key: str = "",
+        deadline: Deadline | None = None,
+    ) -> GenerateResult:
+        """Sample one continuation of `input_ids`.
+
+        sampling_params: SGLang's names (temperature, top_p, top_k, max_new_tokens, stop_token_ids, sampling_seed ...).
+        rid: names the request for `abort`. routing_key: one value per conversation; empty = `rid`.
+        Raises DeadlineExceeded when `deadline` ends first, EngineError for everything else that keeps it from an answer.
+        A call that is cancelled or runs out of time aborts the request on the engine.
+        """
+        limit = deadline.sub(self.request_timeout) if deadline else Deadline(self.request_timeout)
+        engines = rank_engines(self.urls, routing_key or rid)
+        last: EngineError | None = None
+        for attempt, url in zip(range(self.connect_attempts), itertools.cycle(engines), strict=False):
+            if attempt >= len(engines):  # every engine was tried: wait before the next round
+                await asyncio.sleep(limit.bound(self._backoff(attempt - len(engines))))
+            if limit.expired():
+                break
+            try:
+                return await self._generate_on(
+                    url, f"{rid}_{attempt}" if attempt else rid, input_ids, sampling_params, limit
+                )
+            except EngineUnreachable as error:
+                last = error
+                log.warning("%s (try %d of %d)", error, attempt + 1, self.connect_attempts)
+        if deadline is not None and deadline.expired():
+            raise DeadlineExceeded("generate", deadline.seconds)
+        raise last or EngineError(f"request {rid}: no engine answered within {self.request_timeout} s")
+
+    async def _generate_on(
+        self, url: str, rid: str, input_ids: list[int], sampling_params: dict[str, Any], limit: Deadline
+    ) -> GenerateResult:
+        body = {"input_ids": input_ids, "sampling_params": sampling_params, "rid": rid, "return_logprob": True}
+        version, started = self.version, time.monotonic()
+        try:
+            answer = await self._transport.call("POST", f"{url}/generate", body, timeout=limit.remaining())
+        except (asyncio.TimeoutError, asyncio.CancelledError) as error:
+            await asyncio.shield(self._abort_on(url, {"rid": rid}))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise EngineUnreachable(f"engine {url}: request {rid} took over {limit.seconds:.1f} s") from error
+        return parse_generation(answer, version_at_departure=version, seconds=time.monotonic() - started)
+
+    def _backoff(self, round_number: int) -> float:
+        """Seconds before the next try: doubling from 0.2 to 5, halved at random so that clients do not march in step."""
+        return min(5.0, 0.2 * 2**round_number) * self._jitter.uniform(0.5, 1.0)
+
+    async def _abort_on(self, url: str, body: dict[str, Any]) -> None:
+        try:
+            await self._transport.call("POST", f"{url}/abort_request", body, timeout=5.0)
+        except (EngineError, asyncio.TimeoutError) as error:  # an engine that is gone has nothing left to abort
+            log.warning("abort on %s failed: %s", url, error or type(error).__name__)
+
+    async def abort(self, rid: str) -> None:
+        """End one request wherever it runs; its `generate` returns what was sampled, finish reason `abort`."""
+        await asyncio.gather(*(self._abort_on(url, {"rid": rid}) for url in self.urls))
+
+    async def abort_all(self) -> None:
+        """End every request of every client on these engines."""
+        await asyncio.gather(*(self._abort_on(url, {"rid": "", "abort_all": True}) for url in self.urls))
+
+    async def health(self, *, timeout: float = 10.0) -> dict[str, bool]:
+        """Whether each engine answers `/health` now."""
+
+        async def one(url: str) -> bool:
+            try:
+                await self._transport.call("GET", f"{url}/health", timeout=timeout)
+            except (EngineError, asyncio.TimeoutError):
+                return False
+            return True
+
+        return dict(zip(self.urls, await asyncio.gather(*map(one, self.urls)), strict=True))
+
+    async def flush_cache(self) -> None:
+        """Drop cached prefixes. SGLang refuses while requests run; the embedded engine does it at once."""
+        await self._everywhere("flush_cache", {})
+
+    async def pause(self, mode: PauseMode = "retract") -> None:
+        """Stop sampling. Requests are aborted, or wait and then recompute (`retract`) or keep (`in_place`) their KV cache."""
+        await self._everywhere("pause_generation", {"mode": mode})
+        self._paused = True
+
+    async def resume(self) -> None:
+        """Sample again after `pause`."""
+        await self._everywhere("continue_generation", {})
+        self._paused = False
+
+    @asynccontextmanager
+    async def paused(self, mode: PauseMode = "retract") -> AsyncIterator[None]:
+        """Pause around a block, resume whatever happens. Inside an outer pause it does nothing."""
+        if self._paused:
+            yield
+            return
+        await self.pause(mode)
+        try:
+            yield
+        finally:
+            await self.resume()
+
+    async def update_weights_from_disk(self, path: str, version: int, *, mode: PauseMode = "retract") -> None:
+        """Load the Hugging Face folder `path` (seen by every engine) as weight version `version`."""
+        body = {"model_path": str(path), "weight_version": str(version), "flush_cache": mode != "in_place"}
+        async with self.paused(mode):
+            await self._everywhere("update_weights_from_disk", body)
+        self.version = version
+
+    async def update_weights_from_tensor(
+        self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int, *, mode: PauseMode = "retract"
+    ) -> None:
+        """Send tensors under their Hugging Face names as weight version `version`, in buckets of bounded size.
+
+        mode: what happens to requests in flight. `retract` (default) recomputes their KV cache under the new weights and
+        clears the prefix cache. With `in_place` they go on with the old KV, and SGLang then cannot clear its prefix cache:
+        call `flush_cache()` once it is idle, or attempts started meanwhile may read KV of old weights.
+        Raises EngineError naming the engine that refused; engines may then serve different versions.
+        """
+        from swe_rl.engine.wire import buckets, encode_tensors
+
+        parts = list(buckets(named_tensors, self.bucket_bytes))
+        if not parts:
+            raise EngineError("weight update without tensors")
+        async with self.paused(mode):
+            has_session = await self._begin_update()
+            try:
+                for number, part in enumerate(parts, start=1):
+                    last = number == len(parts)
+                    body = {
+                        "serialized_named_tensors": [await asyncio.to_thread(encode_tensors, part)],
+                        "flush_cache": last and mode != "in_place",
+                        "weight_version": str(version) if last else None,
+                    }
+                    await self._everywhere("update_weights_from_tensor", body)
+            finally:
+                if has_session:
+                    await self._everywhere("end_weight_update", {})
+        self.version = version
+
+    async def _begin_update(self) -> bool:
+        """Open an update session; False where the server is older than sessions (SGLang 0.5.15 answers 404)."""
+        try:
+            await self._everywhere("begin_weight_update", {})
+        except EngineRefused as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    async def _everywhere(self, route: str, body: dict[str, Any]) -> None:
+        """POST to every engine at once and wait for all of them. Raises the first failure after all have answered."""
+
+        async def one(url: str) -> None:
+            try:
+                answer = await self._transport.call("POST", f"{url}/{route}", body, timeout=self.control_timeout)
+            except asyncio.TimeoutError:
+                raise EngineError(f"engine {url}/{route}: no answer within {self.control_timeout} s") from None
+            if isinstance(answer, dict) and answer.get("success") is False:
+                raise EngineError(f"engine {url}/{route}: {answer.get('message', 'refused')}")
+
+        await _gather_all([functools.partial(one, url) for url in self.urls])
+
+    async def aclose(self) -> None:
+        """Close the connections. Requests in flight are lost; abort them first."""
+        await self._transport.aclose()
+
+
+async def _gather_all(calls: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Run all, let all end, then raise the first error: half-told engines must not go on answering unseen."""
+    results = await asyncio.gather(*(call() for call in calls), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
