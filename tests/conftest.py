@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docker_engine import engine, engines  # noqa: F401  (fixtures for every folder, one set a session)
+
 CASES = Path(__file__).resolve().parents[2] / "shared" / "cases"
 
 

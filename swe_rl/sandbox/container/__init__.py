@@ -1,0 +1,1 @@
+"""Containers on this machine: the engine's API, hardening, the command supervisor, images."""
