@@ -1,0 +1,150 @@
+"""The folder of one run: where everything lies, what marks it finished, and when a start continues an earlier one."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from swe_rl.config import Config
+from swe_rl.config.load import dump_yaml
+from swe_rl.errors import ConfigError, UsageError
+
+# Settings that may change between the start and the continuation of a run without changing what is computed.
+FREE_TO_CHANGE = frozenset(
+    "run_dir run_name export_root auto_resume load progress use_wandb wandb_project wandb_group wandb_key wandb_mode debug_mode "
+    "save_keep ray_address ray_object_store_mb engine_urls engine_start_timeout sandbox_root swe_env_server_url swe_env_server_port "
+    "swe_exec_server_urls swe_server_token swe_max_containers_per_node swe_save_traj_dir save num_rollout".split()
+)
+
+
+class RunFolder:
+    """Paths of a run. `resumed` says whether an unfinished earlier run is being continued."""
+
+    def __init__(self, path: Path, config: Config, *, resumed: bool) -> None:
+        self.path = path
+        self.name = path.name
+        self.resumed = resumed
+        self.attempts = Path(config.swe_save_traj_dir or path / "attempts")
+        self.checkpoints = Path(config.save or path / "checkpoints")
+        self.metrics = path / "metrics.jsonl"
+        self.plots = path / "plots"
+        self.hf = path / "hf"
+        self.summary = path / "summary.json"
+        self.processes = path / "processes.json"
+        self.logs = path / "logs"
+        self._lock: Any = None
+
+    @classmethod
+    def open(cls, config: Config) -> RunFolder:
+        """Create the run's folder, or find the unfinished run that the same command started (`auto_resume`).
+
+        Raises UsageError if the run is in use by another process or finished, ConfigError if its settings differ.
+        """
+        root = Path(config.export_root)
+        if config.run_dir:
+            path, resumed = Path(config.run_dir), (Path(config.run_dir) / "config.yaml").exists()
+            if resumed:
+                _check_same_settings(path, config)
+        else:
+            found = _unfinished(root / "latest", config) if config.auto_resume and not config.run_name else None
+            path, resumed = (found, True) if found else (_new_path(root, config), False)
+            if not found and (path / "config.yaml").exists():
+                _check_same_settings(path, config)
+                resumed = True
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--run-dir/--export-root: cannot make {path}: {error.strerror}") from None
+        run = cls(path, config, resumed=resumed)
+        run._take_lock()
+        if run.summary.exists():
+            raise UsageError(
+                f"--run-dir {path}: this run has finished (summary.json); choose another --run-dir or --run-name"
+            )
+        for folder in (run.attempts, run.checkpoints, run.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / "config.yaml", dump_yaml(config))
+        _point_latest(path)
+        return run
+
+    def _take_lock(self) -> None:
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"{self.path} is in use by another process; wait for it or choose another --run-name"
+            ) from None
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write beside and rename: a reader sees the old file or the new one, never half of one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _new_path(root: Path, config: Config) -> Path:
+    stamp = os.environ.get("RUN_TIMESTAMP") or datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
+    return root / (config.run_name or f"swe-rl_{stamp}")
+
+
+def _unfinished(latest: Path, config: Config) -> Path | None:
+    """The newest run if it did not finish and has the same settings."""
+    if not latest.is_symlink() or not (latest / "config.yaml").exists() or (latest / "summary.json").exists():
+        return None
+    return latest.resolve() if not _differences(latest.resolve(), config) else None
+
+
+def _differences(path: Path, config: Config) -> list[str]:
+    try:
+        saved = yaml.safe_load((path / "config.yaml").read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"--run-dir {path}: config.yaml cannot be read: {error}") from None
+    now = yaml.safe_load(dump_yaml(config))
+    if not isinstance(saved, dict):
+        return ["config.yaml"]
+    return [k for k in sorted(set(saved) | set(now)) if k not in FREE_TO_CHANGE and saved.get(k) != now.get(k)]
+
+
+def _check_same_settings(path: Path, config: Config) -> None:
+    if different := _differences(path, config):
+        raise ConfigError(
+            f"--run-dir {path} holds a run with other settings ({', '.join(different)}); choose another --run-name"
+        )
+
+
+def _point_latest(path: Path) -> None:
+    link = path.parent / "latest"
+    temporary = path.parent / f".latest.{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(path.name)
+    temporary.replace(link)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from disk, or ConfigError naming the file."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: expected a JSON object")
+    return value
