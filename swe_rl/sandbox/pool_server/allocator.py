@@ -1,0 +1,181 @@
+"""From a request to an open lease: wait in line, reserve a slot on disk, create the container, or say why not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+
+from swe_rl.deadline import Deadline
+from swe_rl.sandbox.pool_server.book import Book
+from swe_rl.sandbox.pool_server.closer import Closer
+from swe_rl.sandbox.pool_server.faults import PoolFault
+from swe_rl.sandbox.pool_server.fleet import Fleet
+from swe_rl.sandbox.pool_server.lease import Lease, LeaseState
+from swe_rl.sandbox.pool_server.node_api import CREATE_PATH, NodeApi, NodeRefused, NodeUnreachable
+from swe_rl.sandbox.pool_server.requests import AllocateBody
+from swe_rl.sandbox.pool_server.settings import PoolSettings
+from swe_rl.sandbox.pool_server.waiting import Ticket, WaitingLine
+
+LABEL_POOL, LABEL_LEASE, LABEL_RUN = "swe-rl.pool", "swe-rl.lease", "swe-rl.run"
+RETRY_PAUSE = 1.0  # seconds before all nodes that failed this request are tried again
+
+
+class Allocator:
+    """One owned task per idempotency key: a retry of a request joins the task or gets the lease that it made."""
+
+    def __init__(self, pool_id: str, book: Book, fleet: Fleet, closer: Closer, api: NodeApi, settings: PoolSettings):
+        self.line: WaitingLine[Lease] = WaitingLine()
+        self._pool_id, self._book, self._fleet, self._closer = pool_id, book, fleet, closer
+        self._api, self._settings = api, settings
+        self._tasks: dict[str, asyncio.Task[Lease]] = {}
+        self._listeners: Counter[str] = Counter()
+        self._creating: set[str] = set()  # keys whose container is being made: no longer cancelled
+
+    async def allocate(self, request: AllocateBody) -> Lease:
+        """An open lease. Raises PoolFault: unavailable, image_missing, lease_gone (the key's lease has ended)."""
+        key = request.idempotency_key
+        known = self._book.of_key(key)
+        if known is not None and known.state is not LeaseState.CREATING:
+            return _same_request(known, request)
+        task = self._tasks.get(key)
+        if task is None:
+            task = asyncio.create_task(self._allocate(request), name=f"allocate {key}")
+            self._tasks[key] = task
+            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        self._listeners[key] += 1
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise PoolFault("unavailable", "the pool server gave this request up") from None
+            raise
+        finally:
+            self._listeners[key] -= 1
+            if not self._listeners[key]:
+                del self._listeners[key]
+                asyncio.get_running_loop().call_later(self._settings.abandon_grace, self._drop_if_abandoned, key, task)
+
+    def serve(self) -> None:
+        """Hand free slots to those who wait. Called whenever a slot or a node may have become free."""
+        if len(self.line) and self._fleet.free_slots():
+            self.line.serve(self._place)
+
+    async def aclose(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _drop_if_abandoned(self, key: str, task: asyncio.Task[Lease]) -> None:
+        """Nobody came back for this request: it leaves the line. A container that is being made is left to its ttl."""
+        if key not in self._listeners and key not in self._creating:
+            task.cancel()
+
+    def _place(self, ticket: Ticket[Lease]) -> Lease | None:
+        node = self._fleet.choose(ticket.image, ticket.avoid)
+        if node is None:
+            return None
+        now = time.time()
+        lease_id = uuid.uuid4().hex
+        state = LeaseState.CREATING
+        lease = Lease(lease_id, None, ticket.run, "", ticket.image, node.url, "", state, "", now, now, now, now, 0)
+        self._book.reserve(lease)
+        return lease
+
+    async def _allocate(self, request: AllocateBody) -> Lease:
+        deadline = Deadline(min(request.deadline_s, request.wait_s or request.deadline_s))
+        ends_at = time.time() + request.deadline_s + self._settings.deadline_grace
+        avoid: set[str] = set()  # nodes that failed just now
+        lacking: set[str] = set()  # nodes that cannot get the image: for good
+        failures: list[str] = []
+        while not deadline.expired():
+            lease = await self._wait(request, avoid | lacking, deadline, failures)
+            lease.instance_id = request.instance_id
+            lease.deadline_at = ends_at
+            lease.ttl = request.ttl_s or self._settings.default_ttl
+            try:
+                return await self._create(lease, request, deadline)
+            except NodeRefused as error:
+                if error.kind == "bad_request":
+                    raise PoolFault("bad_request", str(error)) from error
+                if error.kind == "image_missing":
+                    lacking.add(lease.node)
+                    if all(url in lacking for url, node in self._fleet.nodes.items() if node.usable):
+                        raise PoolFault("image_missing", str(error)) from error
+                failures.append(str(error))
+            except NodeUnreachable as error:
+                failures.append(str(error))
+            avoid.add(lease.node)
+            if all(url in avoid | lacking for url, node in self._fleet.nodes.items() if node.usable):
+                avoid.clear()
+                await asyncio.sleep(deadline.bound(RETRY_PAUSE))
+        raise PoolFault("unavailable", self._why(request, failures))
+
+    async def _wait(self, request: AllocateBody, avoid: set[str], deadline: Deadline, failures: list[str]) -> Lease:
+        ticket: Ticket[Lease] = Ticket(
+            request.run, request.image, asyncio.get_running_loop().create_future(), set(avoid)
+        )
+        self.line.join(ticket)
+        self.serve()
+        try:
+            return await asyncio.wait_for(asyncio.shield(ticket.granted), deadline.remaining())
+        except (asyncio.TimeoutError, asyncio.CancelledError) as error:
+            self.line.leave(ticket)
+            if ticket.granted.done():  # granted in the same moment: give the slot back, nothing was made there
+                await self._book.change(ticket.granted.result(), LeaseState.CLOSED, "its caller had gone")
+                self.serve()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise PoolFault("unavailable", self._why(request, failures)) from None
+        finally:
+            ticket.granted.cancel()
+
+    async def _create(self, lease: Lease, request: AllocateBody, deadline: Deadline) -> Lease:
+        """The lease is on disk before the node hears of it; whatever happens after, closing it cleans up."""
+        key = request.idempotency_key
+        lease.allocate_key = key
+        self._creating.add(key)
+        try:
+            self._book.remember_key(lease)
+            await self._book.save(lease)
+            payload = {
+                "image": request.image,
+                "cwd": request.cwd or "/",
+                "timeout": deadline.remaining(),
+                "name": lease.container_name,
+                "env": request.env,
+                "network": request.network,
+                "labels": {LABEL_POOL: self._pool_id, LABEL_LEASE: lease.id, LABEL_RUN: lease.run},
+                "idempotency_key": lease.id,
+            }
+            answer = await self._api.call(lease.node, CREATE_PATH, payload, timeout=deadline.remaining() + 5.0)
+            lease.container_id = str(answer["container_id"])
+            lease.renew(time.time())
+            await self._book.change(lease, LeaseState.OPEN)
+            return lease
+        except BaseException as error:
+            if isinstance(error, NodeUnreachable):
+                self._fleet.failed(lease.node, str(error))
+            elif isinstance(error, NodeRefused):  # it has answered, so nothing is on its way: the name tells all
+                lease.container_id = lease.container_name
+            self._book.forget_key(lease)
+            self._closer.begin(lease, f"create failed: {error or type(error).__name__}"[:500])
+            raise
+        finally:
+            self._creating.discard(key)
+
+    def _why(self, request: AllocateBody, failures: list[str]) -> str:
+        states = Counter(node.state for node in self._fleet.nodes.values())
+        nodes = ", ".join(f"{count} {state}" for state, count in states.items()) or "none has joined"
+        last = f"; last failure: {failures[-1]}" if failures else ""
+        waited = min(request.deadline_s, request.wait_s or request.deadline_s)
+        return f"no sandbox for {request.image} within {waited:.0f} s (nodes: {nodes}; {len(self.line)} wait){last}"
+
+
+def _same_request(lease: Lease, request: AllocateBody) -> Lease:
+    if (lease.image, lease.run, lease.instance_id) != (request.image, request.run, request.instance_id):
+        raise PoolFault("key_conflict", "this idempotency key belongs to another allocate request")
+    if lease.state is not LeaseState.OPEN:
+        raise PoolFault("lease_gone", f"the lease of this request has ended: {lease.reason}")
+    return lease

@@ -1,0 +1,138 @@
+"""The nodes of the pool: who is in, how each is doing, and where the next container should go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from swe_rl.sandbox.pool_server.book import Book
+from swe_rl.sandbox.pool_server.faults import PoolFault
+from swe_rl.sandbox.pool_server.node import Node, new_node
+from swe_rl.sandbox.pool_server.node_api import NodeApi, NodeRefused, NodeUnreachable
+from swe_rl.sandbox.pool_server.settings import PoolSettings
+from swe_rl.sandbox.pool_server.store import Store
+
+log = logging.getLogger(__name__)
+Reconcile = Callable[[Node, dict[str, Any], float], Awaitable[None]]
+
+
+class Fleet:
+    """Joins, drains and removes nodes at run time and watches each with one task of its own."""
+
+    def __init__(self, store: Store, book: Book, api: NodeApi, settings: PoolSettings) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._store, self._book, self._api, self._settings = store, book, api, settings
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self.on_capacity: Callable[[], None] = lambda: None  # set by the allocator
+        self.on_list: Reconcile | None = None  # set by the reaper
+
+    def choose(self, image: str, avoid: set[str]) -> Node | None:
+        """The usable node with a free slot that holds the image, among those the least loaded; None when all are full."""
+        free = [
+            node
+            for node in self.nodes.values()
+            if node.usable and node.url not in avoid and self._book.used(node.url) < node.capacity
+        ]
+        return min(free, key=lambda node: (image not in node.images, self._load(node), node.url), default=None)
+
+    def free_slots(self) -> int:
+        usable = [node for node in self.nodes.values() if node.usable]
+        return sum(max(0, node.capacity - self._book.used(node.url)) for node in usable)
+
+    async def join(self, url: str, capacity: int | None = None) -> Node:
+        """Add a node, or bring back one that drains, and remember it on disk."""
+        node = self.add(url, capacity or self._settings.capacity, draining=False)
+        node.draining = False
+        node.capacity = capacity or node.capacity
+        await self._store.save_node(node.url, node.capacity, node.draining)
+        self.on_capacity()
+        return node
+
+    def add(self, url: str, capacity: int, draining: bool) -> Node:
+        """Add without writing (at start); starts the watcher."""
+        node = new_node(url, capacity, draining, self._settings)
+        if node.url not in self.nodes:
+            self.nodes[node.url] = node
+            self._watchers[node.url] = asyncio.create_task(self._watch(node), name=f"watch {node.url}")
+        return self.nodes[node.url]
+
+    async def drain(self, url: str) -> Node:
+        """No new lease goes there; those that are there go on."""
+        node = self.get(url)
+        node.draining = True
+        await self._store.save_node(node.url, node.capacity, True)
+        return node
+
+    async def leave(self, url: str) -> None:
+        """Forget a node. The caller has seen to it that it holds no lease."""
+        node = self.get(url)
+        await self._store.delete_node(node.url)
+        del self.nodes[node.url]
+        watcher = self._watchers.pop(node.url)
+        watcher.cancel()
+
+    def get(self, url: str) -> Node:
+        node = self.nodes.get(url.rstrip("/"))
+        if node is None:
+            raise PoolFault("node_unknown", f"no node {url} in this pool; it has {', '.join(self.nodes) or 'none'}")
+        return node
+
+    def failed(self, url: str, error: str) -> None:
+        """A request went without answer: look at the node now. A burst of lost requests is one failure, not many."""
+        node = self.nodes.get(url)
+        if node is not None and node.health.healthy:
+            log.info("node %s: %s", url, error)
+            node.look_now.set()
+
+    async def aclose(self) -> None:
+        for watcher in self._watchers.values():
+            watcher.cancel()
+        await asyncio.gather(*self._watchers.values(), return_exceptions=True)
+
+    async def _watch(self, node: Node) -> None:
+        while True:
+            node.look_now.clear()
+            await self.probe(node)
+            pause = node.health.pause(self._settings.probe_interval)
+            if node.health.fails and node.health.healthy:
+                pause = min(pause, 1.0)  # in doubt: decide soon
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(node.look_now.wait(), pause)
+            await asyncio.sleep(0.05)  # however often it is asked to look, it leaves the node some air
+
+    async def probe(self, node: Node) -> None:
+        """Ask one node how it is and what it holds, and compare that with the book."""
+        asked_at = time.time()
+        before = node.state
+        try:
+            status = await self._api.call(node.url, "/status", None, timeout=self._settings.probe_timeout)
+            node.images = set(image_names(status))
+            node.saw(status)
+            if self.on_list is not None:
+                await self.on_list(node, status, asked_at)
+        except (NodeUnreachable, NodeRefused) as error:
+            node.health.failed(str(error))
+        except Exception as error:  # a watcher that dies would leave its node unwatched for ever
+            log.exception("node %s: its status could not be used", node.url)
+            node.health.failed(f"{type(error).__name__}: {error}")
+        if node.state != before:
+            log.warning("node %s: %s -> %s %s", node.url, before, node.state, node.health.last_error)
+        self.on_capacity()
+
+    def _load(self, node: Node) -> float:
+        return self._book.used(node.url) / node.capacity
+
+
+def image_names(status: dict[str, Any]) -> list[str]:
+    """References of the images that a node's /status lists, as strings or as objects with a name and tags."""
+    names: list[str] = []
+    for image in status.get("images") or []:
+        if isinstance(image, str):
+            names.append(image)
+        elif isinstance(image, dict):
+            names += [str(tag) for tag in [*(image.get("tags") or []), image.get("name")] if tag]
+    return names

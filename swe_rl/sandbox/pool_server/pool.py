@@ -1,0 +1,126 @@
+"""The pool put together: book, nodes, line, closer and reaper, started and ended in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from swe_rl.sandbox.pool_server.allocator import Allocator
+from swe_rl.sandbox.pool_server.book import Book
+from swe_rl.sandbox.pool_server.closer import Closer
+from swe_rl.sandbox.pool_server.faults import PoolFault
+from swe_rl.sandbox.pool_server.fleet import Fleet
+from swe_rl.sandbox.pool_server.lease import Lease, LeaseState
+from swe_rl.sandbox.pool_server.node_api import NodeApi
+from swe_rl.sandbox.pool_server.reaper import Reaper
+from swe_rl.sandbox.pool_server.requests import CloseBody, HeartbeatBody
+from swe_rl.sandbox.pool_server.settings import PoolSettings
+from swe_rl.sandbox.pool_server.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Pool:
+    """What the HTTP routes call. `start()` on the running loop, `stop()` before it ends."""
+
+    def __init__(self, settings: PoolSettings) -> None:
+        self.settings = settings
+        self.store = Store(settings.database)
+        self.book = Book(self.store)
+        self.api = NodeApi(settings.node_token or settings.token)
+        self.closer = Closer(self.book, self.api)
+        self.fleet = Fleet(self.store, self.book, self.api, settings)
+        self.started_at = time.time()
+        self._reaping: asyncio.Task[None] | None = None
+
+    @property
+    def nodes_share_token(self) -> bool:
+        """Whether a caller's token opens the exec servers too, so that its commands may go there directly."""
+        return not self.settings.node_token or self.settings.node_token == self.settings.token
+
+    async def start(self, node_urls: list[str]) -> None:
+        """Take over the book; leases that were being made are closed, open ones get a fresh ttl."""
+        leases, nodes = self.store.open()
+        self.book.load(leases)
+        self.allocator = Allocator(self.store.pool_id, self.book, self.fleet, self.closer, self.api, self.settings)
+        self.reaper = Reaper(self.store.pool_id, self.book, self.closer, self.settings)
+        self.fleet.on_capacity = self.closer.on_capacity = self.allocator.serve
+        self.fleet.on_list = self.reaper.reconcile
+        self.book.renew_all()
+        for lease in self.book.active(LeaseState.CREATING, LeaseState.CLOSING):
+            self.book.forget_key(lease)
+            self.closer.begin(lease, lease.reason or "the pool server restarted while it was being made")
+        for url, (capacity, draining) in nodes.items():
+            self.fleet.add(url, capacity, draining)
+        for url in node_urls:
+            if url.rstrip("/") not in self.fleet.nodes:
+                await self.fleet.join(url)
+        self._reaping = asyncio.create_task(self.reaper.run(), name="reaper")
+        log.info("pool %s: %d nodes, %d leases taken over", self.store.pool_id, len(self.fleet.nodes), len(leases))
+
+    async def stop(self) -> None:
+        """End every task and write what waits. Leases stay on the book: a restart goes on with them."""
+        if self._reaping is not None:
+            self._reaping.cancel()
+            await asyncio.gather(self._reaping, return_exceptions=True)
+        await self.allocator.aclose()
+        await self.fleet.aclose()
+        await self.closer.aclose()
+        await self.book.flush()
+        await self.api.aclose()
+        self.store.close()
+
+    async def close_all(self, reason: str, *, within: float) -> int:
+        """Close every lease, waiting at most `within` seconds; returns how many are still not gone."""
+        tasks = [self.closer.begin(lease, reason) for lease in self.book.active()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=within)
+        return len(self.book.active())
+
+    def lease(self, lease_id: str) -> Lease:
+        """An open lease. Raises PoolFault: lease_unknown, lease_gone (with the reason)."""
+        lease = self.book.leases.get(lease_id)
+        if lease is None:
+            raise PoolFault("lease_unknown", f"no lease {lease_id}")
+        if lease.state is not LeaseState.OPEN:
+            raise PoolFault("lease_gone", f"lease {lease_id} has ended: {lease.reason or lease.state.value}")
+        return lease
+
+    def heartbeat(self, body: HeartbeatBody) -> dict[str, Any]:
+        """Renew leases; those that have ended come back under `gone` with the reason."""
+        now = time.time()
+        alive: dict[str, float] = {}
+        gone: dict[str, str] = {}
+        asked: dict[str, float | None] = {**body.leases, **({body.lease_id: None} if body.lease_id else {})}
+        for lease_id, seconds_left in asked.items():
+            try:
+                lease = self.lease(lease_id)
+            except PoolFault as fault:
+                gone[lease_id] = str(fault)
+                continue
+            if seconds_left is not None:
+                lease.deadline_at = now + seconds_left + self.settings.deadline_grace
+            self.book.renew(lease)
+            alive[lease_id] = round(lease.expires_at - now, 3)
+        return {"leases": alive, "gone": gone}
+
+    async def close(self, body: CloseBody) -> dict[str, Any]:
+        """Close a lease and wait for its container to go; idempotent, also for leases that are long forgotten."""
+        lease = self.book.leases.get(body.lease_id)
+        if lease is None:
+            return {"lease_id": body.lease_id, "state": "closed"}
+        if lease.holds_slot:
+            await asyncio.wait([self.closer.begin(lease, body.reason)], timeout=body.wait_s)
+        return {"lease_id": lease.id, "state": lease.state.value, "reason": lease.reason}
+
+    async def leave(self, url: str, *, force: bool) -> None:
+        """Take a node out. With leases on it only by `force`: they are closed on the book, as if the machine were gone."""
+        node = self.fleet.get(url)
+        held = [lease for lease in self.book.active() if lease.node == node.url]
+        if held and not force:
+            raise PoolFault("node_busy", f"{len(held)} leases on {node.url}: drain it and wait, or use force")
+        await self.fleet.leave(url)
+        for lease in held:
+            await self.closer.gone(lease, "lost: its node was taken out of the pool")

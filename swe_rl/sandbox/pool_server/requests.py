@@ -1,0 +1,64 @@
+"""Bodies that callers send. They are hostile input: every field has a type, a bound and one clear error."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+
+from swe_rl.sandbox.pool_server.faults import PoolFault
+
+Name = Annotated[str, Field(max_length=300)]
+Key = Annotated[str, Field(min_length=8, max_length=200)]
+DAY = 86400.0
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+class AllocateBody(Body):
+    """Ask for a sandbox. `deadline_s`: what is left to the attempt, waiting included; `ttl_s`: life without heartbeats."""
+
+    image: Annotated[str, Field(min_length=1, max_length=500)]
+    idempotency_key: Key
+    run: Name = "default"
+    instance_id: Name = Field("", validation_alias=AliasChoices("instance_id", "task"))
+    deadline_s: Annotated[float, Field(gt=0, le=7 * DAY)] = 1800.0
+    wait_s: Annotated[float, Field(gt=0, le=7 * DAY)] | None = None
+    ttl_s: Annotated[float, Field(ge=5, le=DAY)] | None = None
+    cwd: Annotated[str, Field(max_length=4096)] = ""
+    env: Annotated[dict[str, str], Field(max_length=1000)] = {}
+    network: bool = False
+
+
+class HeartbeatBody(Body):
+    """`leases`: {lease id: seconds left to its attempt}; a bare `lease_id` renews without moving the deadline."""
+
+    lease_id: Name | None = None
+    leases: Annotated[dict[str, Annotated[float, Field(ge=0, le=7 * DAY)]], Field(max_length=10_000)] = {}
+
+
+class CloseBody(Body):
+    lease_id: Name
+    reason: Name = "closed by its owner"
+    wait_s: Annotated[float, Field(ge=0, le=300)] = 30.0
+    idempotency_key: Key | None = None  # closing twice is closing once, with or without it
+
+
+class NodeBody(Body):
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+/?$", max_length=500)]
+    capacity: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    force: bool = False
+
+
+def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
+    """Raises PoolFault("bad_request") that names each wrong field."""
+    try:
+        return kind.model_validate_json(raw or b"{}")
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
+        raise PoolFault("bad_request", "; ".join(lines[:10])) from None
