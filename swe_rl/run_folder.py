@@ -18,9 +18,13 @@ from swe_rl.errors import ConfigError, UsageError
 
 # Settings that may change between the start and the continuation of a run without changing what is computed.
 FREE_TO_CHANGE = frozenset(
-    "run_dir run_name export_root auto_resume load progress use_wandb wandb_project wandb_group wandb_key wandb_mode debug_mode "
-    "save_keep ray_address ray_object_store_mb engine_urls engine_start_timeout sandbox_root swe_env_server_url swe_env_server_port "
-    "swe_exec_server_urls swe_server_token swe_max_containers_per_node swe_save_traj_dir save num_rollout".split()
+    (
+        *("run_dir", "run_name", "export_root", "auto_resume", "load", "save", "save_keep", "swe_save_traj_dir"),
+        *("progress", "use_wandb", "wandb_project", "wandb_group", "wandb_key", "wandb_mode", "debug_mode"),
+        *("ray_address", "ray_object_store_mb", "engine_urls", "engine_start_timeout", "sandbox_root"),
+        *("swe_env_server_url", "swe_env_server_port", "swe_exec_server_urls", "swe_server_token"),
+    )
+)
 )
 
 

@@ -18,7 +18,7 @@ def config(tmp_path: Path, **kw: object) -> Config:
 def test_an_unfinished_run_is_continued_by_the_same_command(tmp_path: Path) -> None:
     first = RunFolder.open(config(tmp_path))
     first.close()
-    second = RunFolder.open(config(tmp_path, num_rollout=50, progress="none"))
+    second = RunFolder.open(config(tmp_path, save_keep=5, progress="none"))
     assert second.resumed and second.path.resolve() == first.path.resolve()
 
 
