@@ -25,7 +25,6 @@ FREE_TO_CHANGE = frozenset(
         *("swe_env_server_url", "swe_env_server_port", "swe_exec_server_urls", "swe_server_token"),
     )
 )
-)
 
 
 class RunFolder:
