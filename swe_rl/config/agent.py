@@ -11,7 +11,8 @@ class AgentSettings(Area):
     area: ClassVar[str] = "agent"
 
     swe_agent_config: str = setting(
-        "", "YAML file with the agent's prompts and limits; empty = the package's swebench.yaml"
+        "",
+        "YAML file with the agent's prompts, or the name of one of the package's: swebench (also when empty), quickstart",
     )
     step_limit: int = setting(20, "commands (turns) per attempt", env=("STEP_LIMIT", "SWE_STEP_LIMIT"), ge=1)
     swe_command_timeout: float = setting(60.0, "seconds of one command", gt=0)
