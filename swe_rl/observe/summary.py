@@ -1,0 +1,119 @@
+"""The end of a run in one file and one screen: what was done, before and after, the token audit, where everything lies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from swe_rl.config import Config
+from swe_rl.evaluate.intervals import Rate
+from swe_rl.run_folder import RunFolder
+
+
+@dataclass
+class Totals:
+    """Counts over the whole run; kept in checkpoints, so that a resumed run reports all of it."""
+
+    attempts: int = 0
+    optimizer_steps: int = 0
+    seconds_training: float = 0.0
+    verdicts: Counter[str] = field(default_factory=Counter)
+    forks: Counter[str] = field(default_factory=Counter)
+    seconds_by_stage: Counter[str] = field(default_factory=Counter)
+    trained_tokens: int = 0
+    sampled_tokens_trained: int = 0
+    segments: int = 0
+    dropped_tokens: int = 0
+    verdict_cache_hits: int = 0
+    first_logprob_diff: float | None = None  # engine against trainer, before the first update
+
+    def audit(self) -> dict[str, Any]:
+        """The proof that what was trained is what was sampled (design rule 2)."""
+        return {
+            "trained_tokens": self.trained_tokens,
+            "sampled_fraction": self.sampled_tokens_trained / self.trained_tokens if self.trained_tokens else 1.0,
+            "segments": self.segments,
+            "forks": dict(self.forks),
+            "dropped_tokens": self.dropped_tokens,
+            "mean_abs_logprob_diff": self.first_logprob_diff,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Totals:
+        known = {k: v for k, v in values.items() if k in cls.__dataclass_fields__}
+        for name in ("verdicts", "forks", "seconds_by_stage"):
+            known[name] = Counter(known.get(name, {}))
+        return cls(**known)
+
+
+def build_summary(
+    config: Config, run: RunFolder, totals: Totals, evaluations: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The contents of summary.json. `evaluations` maps "before" and "after" to rates (and "greedy", levels)."""
+    return {
+        "run": run.name,
+        "seed": config.seed,
+        "seconds_training": round(totals.seconds_training, 3),
+        "seconds_by_stage": {k: round(v, 3) for k, v in totals.seconds_by_stage.items()},
+        "optimizer_steps": totals.optimizer_steps,
+        "attempts": totals.attempts,
+        "verdicts": dict(totals.verdicts),
+        "verdict_cache_hits": totals.verdict_cache_hits,
+        **evaluations,
+        "audit": totals.audit(),
+        "sandbox": config.sandbox,
+        "engine": config.engine,
+        "hf_checkpoint": config.hf_checkpoint,
+        "paths": {
+            "attempts": str(run.attempts),
+            "checkpoints": str(run.checkpoints),
+            "hf": str(run.hf),
+            "plots": str(run.plots),
+            "metrics": str(run.metrics),
+        },
+    }
+
+
+def print_summary(summary: dict[str, Any], console: Console) -> None:
+    """The same on one screen."""
+    table = Table(
+        title=f"{summary['run']}: {summary['optimizer_steps']} optimizer steps", show_header=False, title_justify="left"
+    )
+    table.add_column(style="bold")
+    table.add_column()
+    for name in ("before", "after"):
+        if name in summary:
+            table.add_row(f"held-out {name}", _rate(summary[name]))
+            for level, values in sorted(summary[name].get("levels", {}).items()):
+                table.add_row(f"  {level}", _rate(values))
+            if "greedy" in summary[name]:
+                table.add_row("  greedy", _rate(summary[name]["greedy"]))
+    verdicts = ", ".join(f"{k} {v}" for k, v in sorted(summary["verdicts"].items(), key=lambda item: -item[1]))
+    table.add_row("attempts", f"{summary['attempts']} ({verdicts})")
+    table.add_row("training", f"{summary['seconds_training']:.0f} s")
+    stages = ", ".join(
+        f"{k} {v:.0f} s" for k, v in sorted(summary["seconds_by_stage"].items(), key=lambda item: -item[1])
+    )
+    table.add_row("time by stage", stages)
+    audit = summary["audit"]
+    diff = audit["mean_abs_logprob_diff"]
+    shown = "n/a" if diff is None else f"{diff:.2g}"
+    table.add_row(
+        "token audit",
+        f"{audit['trained_tokens']} trained, {100 * audit['sampled_fraction']:.4g}% of them sampled; "
+        f"{audit['segments']} segments, {audit['dropped_tokens']} tokens dropped; engine and trainer differ by {shown} nats",
+    )
+    for name, path in summary["paths"].items():
+        table.add_row(name, path)
+    console.print(table)
+
+
+def _rate(values: dict[str, Any]) -> str:
+    return str(Rate(values["resolve_rate"], tuple(values["ci95"]), values["n"], values.get("tasks", 0)))
