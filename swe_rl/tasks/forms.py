@@ -163,11 +163,11 @@ def _complete(task: Task, flat: Mapping[str, Any], form: str) -> None:
     if command and not task.eval_script:
         task.metadata["test_command"] = command
         task.eval_script = script_from_command(command)
-        if not task.fail_to_pass and not task.log_parser:
-            task.log_parser = "exit_code"
     if not task.eval_script and flat.get("test_script"):
         setup = fields.text(flat.get("setup_script"), "setup_script")
         task.eval_script = script_from_parts(setup, fields.text(flat["test_script"], "test_script"))
+    if task.eval_script and not task.fail_to_pass and not task.pass_to_pass and not task.log_parser:
+        task.log_parser = "exit_code"  # no test is named: the script's exit code decides
     if not task.image:
         task.image = fields.image(images.default_image(task.instance_id, task.repo, task.data_source))
     if not task.test_files and task.test_patch:
@@ -182,7 +182,7 @@ def _check(task: Task) -> None:
             raise ValueError(f"test file {path[:60]!r} is not a path inside the repository")
     if not task.eval_script and not (task.repo and (task.version or task.repo.startswith("swesmith/"))):
         raise ValueError("no way to grade: neither eval_script, nor repo and version, nor a test command")
-    if not task.eval_script and not task.test_patch and not task.fail_to_pass:
+    if not task.eval_script and not task.test_patch and not task.repo.startswith("swesmith/"):
         raise ValueError("no way to grade: no eval_script, and no test_patch to make one from")
-    if task.eval_script and not task.fail_to_pass and task.log_parser not in ("exit_code", ""):
-        raise ValueError(f"FAIL_TO_PASS is empty, which log_parser {task.log_parser!r} cannot do without")
+    if not task.fail_to_pass and not task.pass_to_pass and task.log_parser != "exit_code":
+        raise ValueError("FAIL_TO_PASS and PASS_TO_PASS are empty: nothing says when the task is resolved")

@@ -12,8 +12,19 @@ from collections.abc import Mapping
 from swe_rl.errors import ConfigError
 
 SWE_GYM_REPOS = frozenset(
-    "getmoto/moto dask/dask conan-io/conan python/mypy pandas-dev/pandas pydantic/pydantic iterative/dvc"
-    " modin-project/modin Project-MONAI/MONAI bokeh/bokeh facebookresearch/hydra".split()
+    {
+        "getmoto/moto",
+        "dask/dask",
+        "conan-io/conan",
+        "python/mypy",
+        "pandas-dev/pandas",
+        "pydantic/pydantic",
+        "iterative/dvc",
+        "modin-project/modin",
+        "Project-MONAI/MONAI",
+        "bokeh/bokeh",
+        "facebookresearch/hydra",
+    }
 )
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 

@@ -12,7 +12,8 @@ from swe_rl.types import Task
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d+m")
 # R2E-Gym's images keep the tests out of the repository, and its runner links them in before it runs them.
-_RUN_TESTS = 'if [ -d /root/r2e_tests ] && [ ! -e r2e_tests ]; then ln -s /root/r2e_tests r2e_tests; fi\nbash "$([ -f /root/run_tests.sh ] && echo /root/run_tests.sh || echo run_tests.sh)"'
+_RUN_TESTS = """if [ -d /root/r2e_tests ] && [ ! -e r2e_tests ]; then ln -s /root/r2e_tests r2e_tests; fi
+if [ -f /root/run_tests.sh ]; then bash /root/run_tests.sh; else bash run_tests.sh; fi"""
 
 
 def complete_r2e(task: Task, flat: Mapping[str, Any]) -> None:

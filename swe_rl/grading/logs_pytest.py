@@ -1,0 +1,81 @@
+"""pytest's own words: the summary of `-rA`, lines of `-v`, and whether the runner came to its end.
+
+Used for tasks of repositories that the `swebench` package has no parser for. Ids are kept whole (spaces, unicode,
+brackets); lists made by parsers that cut ids at the first space are matched too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from swe_rl.grading.logs_region import without_colour
+
+STATUSES = ("PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS")
+_SUMMARY = re.compile(rf"^({'|'.join(STATUSES)}) (\S.*)$")
+_VERBOSE = re.compile(rf"^(\S+\.\w+::.*?) ({'|'.join(STATUSES)})(?:\s+\[\s*\d+%\])?(?: \(.*\))?$")
+_XDIST = re.compile(rf"^\[gw\d+\] (?:\[\s*\d+%\] )?({'|'.join(STATUSES)}) (\S.*)$")
+_END = re.compile(
+    r"^=*\s*(?:no tests ran|\d+ (?:passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)\b).* in [\d.:]+ ?s",
+    re.MULTILINE,
+)
+_RANK = {"PASSED": 0, "XFAIL": 0, "XPASS": 1, "SKIPPED": 2, "FAILED": 3, "ERROR": 4}
+
+
+def pytest_finished(text: str) -> bool:
+    """Whether pytest's last line (`3 passed in 0.12s`) is there."""
+    return _END.search(without_colour(text)) is not None
+
+
+def worse(one: str | None, other: str) -> str:
+    """The status that says less for the patch: a test reported twice has its worst."""
+    return other if one is None or _RANK.get(other, 5) > _RANK.get(one, 5) else one
+
+
+def parse_pytest(text: str, wanted: Iterable[str] = ()) -> dict[str, str]:
+    """Status by test id. `wanted`: the ids that matter, which settles where an id ends and its reason begins."""
+    names = set(wanted)
+    tests: dict[str, str] = {}
+    for line in without_colour(text).split("\n"):
+        status, rest = _status_line(line.rstrip())
+        if not status:
+            continue
+        name = _test_id(rest, status, names)
+        tests[name] = worse(tests.get(name), status)
+        first = name.split(" ", 1)[0]
+        if first != name and first in names:  # the list was made by a parser that cuts ids at spaces
+            tests[first] = worse(tests.get(first), status)
+    return tests
+
+
+def _status_line(line: str) -> tuple[str, str]:
+    if found := _SUMMARY.match(line) or _XDIST.match(line):
+        return (found.group(1), found.group(2)) if "::" in found.group(2) else ("", "")
+    if found := _VERBOSE.match(line):
+        return found.group(2), found.group(1)
+    return "", ""
+
+
+def _test_id(rest: str, status: str, names: set[str]) -> str:
+    if rest in names or status == "PASSED":
+        return rest
+    pieces = rest.split(" - ")
+    heads = [" - ".join(pieces[:n]) for n in range(1, len(pieces) + 1)]
+    known = [head for head in heads if head in names]
+    if known:
+        return known[-1]
+    for head in heads:
+        if head.count("[") <= head.count("]"):
+            return head
+    return heads[0]
+
+
+def parse_r2e(text: str, wanted: Iterable[str]) -> dict[str, str]:
+    """R2E-Gym's short names: `Class.test` (its data sets) or `file.py::test`, from pytest's summary lines."""
+    by_file = any("::" in name for name in wanted)
+    tests: dict[str, str] = {}
+    for name, status in parse_pytest(text).items():
+        path, *inner = name.split("::")
+        short = f"{path.rsplit('/', 1)[-1]}::{inner[-1]}" if by_file and inner else ".".join(inner)
+        tests[short] = worse(tests.get(short), status)
+    return tests
