@@ -14,6 +14,11 @@ class SandboxSettings(Area):
         "auto", "auto = pool if a URL is set, else docker, podman, bubblewrap, process: the first that works"
     )
     sandbox_root: str = setting("", "folder for local sandboxes; empty = a private folder below the system's temp")
+    sandbox_max_processes: int = setting(
+        256, "processes at once in a local sandbox (where the kernel counts them)", ge=8
+    )
+    sandbox_memory_mb: int = setting(4096, "address space of each process in a local sandbox, in MB", ge=64)
+    sandbox_file_mb: int = setting(1024, "largest file that a command may write in a local sandbox, in MB", ge=1)
     swe_env_server_url: str = setting("", "pool server, http://host:18090")
     swe_env_server_port: int = setting(18090, "port of the pool server that a run starts itself", ge=1, le=65535)
     swe_exec_server_urls: list[str] = setting(list, "exec servers of the pool, comma-separated http://host:5000")
