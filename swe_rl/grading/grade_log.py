@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--exit-code", type=int, default=None, help="the eval script's exit code, if it is known")
     parser.add_argument("--json", action="store_true", help="one compact line in place of indented JSON")
     arguments = parser.parse_args(argv)
-    task = find_task(arguments.tasks, arguments.instance_id)
+    task = find_task(arguments.tasks, arguments.instance_id, for_training=False)
     parsed = parse_log(task, read_log(arguments.log), returncode=arguments.exit_code)
     judgement = judge(task, parsed, arguments.exit_code)
     report = {task.instance_id: report_entry(judgement, parsed)}

@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tasks", required=True, help="dataset in any known form (JSONL, JSON, Parquet, folder)")
     parser.add_argument("--instance-id", required=True, help="which task")
     arguments = parser.parse_args(argv)
-    script = eval_script_for(find_task(arguments.tasks, arguments.instance_id))
+    script = eval_script_for(find_task(arguments.tasks, arguments.instance_id, for_training=False))
     sys.stdout.buffer.write(script.encode("utf-8"))
     sys.stdout.buffer.flush()
     return 0

@@ -33,10 +33,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "data_source": ("data_source", "dataset", "source"),
 }
 _OWN = ("test_files", "log_parser", "archive", "certified", "flaky", "network", "env")
-_EXTRA = ("level", "package", "difficulty", "created_at", "hints_text", "subset", "split", "environment_setup_commit")
+_EXTRA = ("level", "package", "difficulty", "created_at", "subset", "split", "environment_setup_commit")
 _SHAPE = ("text", "prompt", "label", "metadata", "instance", "setup_script", "test_script", "expected_output_json")
 COLUMNS = {name for names in ALIASES.values() for name in names} | {*_OWN, *_EXTRA, *_SHAPE}
 LOG_PARSERS = ("", "pytest", "junit", "exit_code", "r2e")
+_SWEBENCH_ID = re.compile(r"([\w.-]+)__([\w.-]+)-\d+")
 _DIFF_TARGET = re.compile(r"^diff --git a/.* b/(.+)$", re.MULTILINE)
 
 
@@ -58,10 +59,11 @@ def form_of(row: Mapping[str, Any]) -> str:
     return "swebench"
 
 
-def task_from_row(row: Mapping[str, Any], *, fallback_id: str = "") -> Task:
+def task_from_row(row: Mapping[str, Any], *, fallback_id: str = "", for_training: bool = True) -> Task:
     """The task that `row` holds. Raises ValueError with the reason where it cannot be used.
 
-    fallback_id: the id of rows of forms that have none (slime's coding-agent form).
+    fallback_id: the id of rows of forms that have none (slime's coding-agent form). for_training: the row must hold a
+    problem statement and a way to grade; False where only its tests are asked for (grading a log that exists).
     """
     form = form_of(row)
     flat = _open(row, form)
@@ -70,7 +72,7 @@ def task_from_row(row: Mapping[str, Any], *, fallback_id: str = "") -> Task:
         raw_id = _r2e_id(flat) if form == "r2e-gym" else (fallback_id if form == "slime" else "")
     task = Task(
         instance_id=fields.identifier(raw_id),
-        problem_statement=_statement(flat),
+        problem_statement=_statement(flat, required=for_training),
         repo=fields.text(_first(flat, "repo"), "repo"),
         base_commit=fields.revision(_first(flat, "base_commit")),
         image=fields.image(_first(flat, "image")),
@@ -93,6 +95,10 @@ def task_from_row(row: Mapping[str, Any], *, fallback_id: str = "") -> Task:
     )
     _complete(task, flat, form)
     _check(task)
+    if for_training:
+        _check_gradable(task)
+    elif not task.repo and (found := _SWEBENCH_ID.fullmatch(task.instance_id)):
+        task.repo = f"{found[1]}/{found[2]}"
     return task
 
 
@@ -125,7 +131,7 @@ def _first(flat: Mapping[str, Any], name: str) -> Any:
     return next((flat[alias] for alias in ALIASES[name] if not fields.is_missing(flat.get(alias))), None)
 
 
-def _statement(flat: Mapping[str, Any]) -> str:
+def _statement(flat: Mapping[str, Any], *, required: bool) -> str:
     value = _first(flat, "problem_statement")
     if isinstance(value, (list, tuple)):  # a chat: the last user message
         turns = [m for m in value if isinstance(m, dict)]
@@ -133,8 +139,8 @@ def _statement(flat: Mapping[str, Any]) -> str:
         value = users[-1].get("content") if users else None
         if isinstance(value, list):
             value = "\n".join(str(part.get("text", "")) for part in value if isinstance(part, dict))
-    statement = fields.text(value, "problem_statement").strip()
-    if not statement:
+    statement = fields.text(value, "problem_statement")
+    if not statement.strip() and required:
         raise ValueError("problem_statement is missing")
     return statement
 
@@ -180,6 +186,9 @@ def _check(task: Task) -> None:
     for path in task.test_files:
         if path.startswith("/") or ".." in path.split("/") or any(ord(c) < 32 for c in path):
             raise ValueError(f"test file {path[:60]!r} is not a path inside the repository")
+
+
+def _check_gradable(task: Task) -> None:
     if not task.eval_script and not (task.repo and (task.version or task.repo.startswith("swesmith/"))):
         raise ValueError("no way to grade: neither eval_script, nor repo and version, nor a test command")
     if not task.eval_script and not task.test_patch and not task.repo.startswith("swesmith/"):

@@ -53,12 +53,12 @@ class TaskSet:
         return "; ".join(parts)
 
 
-def read_row(raw: RawRow) -> Task | RowError:
-    """The task of one raw row, or why there is none."""
+def read_row(raw: RawRow, *, for_training: bool = True) -> Task | RowError:
+    """The task of one raw row, or why there is none (`for_training`: see `task_from_row`)."""
     if raw.value is None:
         return RowError(raw.file, raw.line, raw.problem)
     try:
-        return task_from_row(raw.value, fallback_id=f"{_stem(raw.file)}-{raw.line}")
+        return task_from_row(raw.value, fallback_id=f"{_stem(raw.file)}-{raw.line}", for_training=for_training)
     except (ValueError, RecursionError) as error:
         return RowError(raw.file, raw.line, str(error))
 
@@ -115,12 +115,12 @@ def not_certified(task: Task) -> str:
     return "" if task.certified else "not certified"
 
 
-def find_task(path: str | Path, instance_id: str) -> Task:
+def find_task(path: str | Path, instance_id: str, *, for_training: bool = True) -> Task:
     """The first task named `instance_id`, reading no further. Raises DataError naming what is there or why it is refused."""
     seen: list[str] = []
     refused: list[RowError] = []
     for raw in iter_rows(path, COLUMNS):
-        result = read_row(raw)
+        result = read_row(raw, for_training=for_training)
         if isinstance(result, RowError):
             refused.append(result)
             continue
