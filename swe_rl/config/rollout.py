@@ -13,6 +13,7 @@ class RolloutSettings(Area):
     prompt_data: str = setting("", "training tasks (JSONL or Parquet)", env=("PROMPT_DATA",))
     eval_prompt_data: str = setting("", "held-out tasks for evaluation", env=("EVAL_PROMPT_DATA",))
     num_rollout: int = setting(2000, "rollout steps of the run", ge=1)
+    max_train_seconds: float = setting(0.0, "stop training after this many seconds of steps; 0 = after num_rollout steps", ge=0)
     rollout_batch_size: int = setting(12, "groups (tasks) per rollout step", ge=1)
     n_samples_per_prompt: int = setting(8, "attempts per group", ge=1)
     rollout_temperature: float = setting(1.0, "sampling temperature", ge=0)
