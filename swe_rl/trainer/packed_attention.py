@@ -6,6 +6,7 @@ the cost is the sum of squares of the lengths; a dense block-diagonal mask would
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def packed_sdpa(
     if cu_seq_lens_q is None or attention_mask is not None or query.shape[0] != 1 or kwargs.get("s_aux") is not None:
         raise ValueError(f"{PACKED_SDPA} takes one packed row with cu_seq_lens_q, no mask and no attention sinks")
     starts: list[int] = cu_seq_lens_q.tolist()
-    sizes = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    sizes = [end - start for start, end in itertools.pairwise(starts)]
     outputs = [
         F.scaled_dot_product_attention(
             q,

@@ -30,7 +30,7 @@ class TrainingSequence:
     fields: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if len(self.trained) and not (1 <= int(self.trained.min()) and int(self.trained.max()) < len(self.tokens)):
+        if len(self.trained) and not (int(self.trained.min()) >= 1 and int(self.trained.max()) < len(self.tokens)):
             raise DataError(
                 f"a trained token must have a token before it: trained indices span {int(self.trained.min())}.."
                 f"{int(self.trained.max())}, the sequence has {len(self.tokens)} tokens"

@@ -1,0 +1,39 @@
+"""New weights to the engines, over the client that rollouts use too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from swe_rl.engine.client import EngineClient
+
+
+def push_tensors(weights: dict[str, torch.Tensor], engine_urls: Sequence[str], version: int, timeout: float) -> None:
+    """Send the weights of `version` to every engine, in buckets of bounded size. Raises EngineError naming the engine."""
+    asyncio.run(_push(engine_urls, timeout, version, weights=weights))
+
+
+def push_folder(folder: Path, engine_urls: Sequence[str], version: int, timeout: float) -> None:
+    """Tell every engine to load the Hugging Face folder, which all of them must see."""
+    asyncio.run(_push(engine_urls, timeout, version, folder=folder))
+
+
+async def _push(
+    engine_urls: Sequence[str],
+    timeout: float,
+    version: int,
+    *,
+    weights: dict[str, torch.Tensor] | None = None,
+    folder: Path | None = None,
+) -> None:
+    client = EngineClient(list(engine_urls), request_timeout=timeout, control_timeout=timeout)
+    try:
+        if folder is not None:
+            await client.update_weights_from_disk(str(folder), version)
+        else:
+            await client.update_weights_from_tensor((weights or {}).items(), version)
+    finally:
+        await client.aclose()
