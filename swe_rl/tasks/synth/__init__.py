@@ -1,0 +1,1 @@
+"""Tasks made by injecting bugs into repositories that carry tests (procedurally, as SWE-smith does)."""
