@@ -128,7 +128,11 @@ def _scalars(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first(flat: Mapping[str, Any], name: str) -> Any:
-    return next((flat[alias] for alias in ALIASES[name] if not fields.is_missing(flat.get(alias))), None)
+    for alias in ALIASES[name]:
+        value = flat.get(alias)
+        if value is not None and not fields.is_missing(value):
+            return value
+    return None
 
 
 def _statement(flat: Mapping[str, Any], *, required: bool) -> str:
