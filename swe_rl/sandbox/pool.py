@@ -21,6 +21,7 @@ from swe_rl.types import Task
 log = logging.getLogger(__name__)
 PROBE_SECONDS = 2.0
 PROBE_AGAIN = 60.0  # seconds after which a node that could not be reached directly is tried again
+CLOSE_WAIT = 5.0  # seconds to wait for the container's end; the pool goes on without us
 ARCHIVE_PATH = "/tmp/.swe-rl-repository.tar"
 UNPACK_SECONDS = 120.0
 
@@ -104,7 +105,8 @@ class PoolProvider:
 
     async def _close_lease(self, lease_id: str, deadline: Deadline) -> None:
         self._heartbeat.remove(lease_id)
-        await self._caller.json(f"{self.url}/close", {"lease_id": lease_id}, deadline=deadline)
+        payload = {"lease_id": lease_id, "wait_s": CLOSE_WAIT}
+        await self._caller.json(f"{self.url}/close", payload, deadline=deadline)
 
     async def _route(self, lease_id: str, node: str, container: str, offered: bool) -> Route:
         if offered and self._go_direct and await self._answers(node):

@@ -32,7 +32,9 @@ class RunningPool:
     async def start(self, *nodes: str) -> RunningPool:
         self.pool = Pool(self.settings)
         await self.pool.start(list(nodes))
-        self.runner = web.AppRunner(make_app(self.pool), access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
+        self.runner = web.AppRunner(
+            make_app(self.pool), access_log=None, handler_cancellation=True, shutdown_timeout=0.2
+        )
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
         self.port = self.runner.addresses[0][1]
@@ -54,7 +56,9 @@ class RunningPool:
             return response.status, await response.json()
 
     async def allocate(self, key: str, **body: Any) -> tuple[int, dict[str, Any]]:
-        return await self.post("/allocate", **{"image": "img", "idempotency_key": f"key-{key}-00", "deadline_s": 20, **body})
+        return await self.post(
+            "/allocate", **{"image": "img", "idempotency_key": f"key-{key}-00", "deadline_s": 20, **body}
+        )
 
 
 @pytest.fixture

@@ -49,6 +49,15 @@ class FakeNode:
     async def stop(self) -> None:
         await self.server.close()
 
+    async def kill(self) -> None:
+        """What a kill -9 looks like from outside: connections are cut, nobody listens."""
+        assert self.server.runner is not None and self.server.runner.server is not None
+        for site in list(self.server.runner.sites):
+            await site.stop()
+        for connection in list(self.server.runner.server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.json_response({"ok": True})
 

@@ -46,16 +46,18 @@ class Allocator:
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
         self._listeners[key] += 1
         try:
-            return await asyncio.shield(task)
+            lease = await asyncio.shield(task)
+            lease.claimed = True
+            return lease
         except asyncio.CancelledError:
             if task.cancelled():
                 raise PoolFault("unavailable", "the pool server gave this request up") from None
+            asyncio.get_running_loop().call_later(self._settings.abandon_grace, self._drop_if_abandoned, key, task)
             raise
         finally:
             self._listeners[key] -= 1
             if not self._listeners[key]:
                 del self._listeners[key]
-                asyncio.get_running_loop().call_later(self._settings.abandon_grace, self._drop_if_abandoned, key, task)
 
     def serve(self) -> None:
         """Hand free slots to those who wait. Called whenever a slot or a node may have become free."""
@@ -68,9 +70,17 @@ class Allocator:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _drop_if_abandoned(self, key: str, task: asyncio.Task[Lease]) -> None:
-        """Nobody came back for this request: it leaves the line. A container that is being made is left to its ttl."""
-        if key not in self._listeners and key not in self._creating:
+        """Nobody came back for this request: it leaves the line, or what was made for it is closed again."""
+        if key in self._listeners:
+            return
+        if key not in self._creating:
             task.cancel()
+        task.add_done_callback(lambda done: self._close_unclaimed(key, done))
+
+    def _close_unclaimed(self, key: str, task: asyncio.Task[Lease]) -> None:
+        if key in self._listeners or task.cancelled() or task.exception() is not None or task.result().claimed:
+            return
+        self._closer.begin(task.result(), "its caller hung up while it was being made")
 
     def _place(self, ticket: Ticket[Lease]) -> Lease | None:
         node = self._fleet.choose(ticket.image, ticket.avoid)

@@ -33,6 +33,7 @@ class Lease:
     expires_at: float
     deadline_at: float  # heartbeats renew up to here, never beyond
     ttl: float
+    claimed: bool = False  # an answer with this lease has left; until then nobody can be using it
 
     @property
     def holds_slot(self) -> bool:

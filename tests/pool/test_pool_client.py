@@ -1,0 +1,142 @@
+"""The client over the pool: answers that were lost are fetched by key, lost sandboxes become SandboxError at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from swe_rl.deadline import Deadline
+from swe_rl.errors import SandboxError, SandboxUnavailable, UsageError
+from swe_rl.sandbox import pool as pool_client
+from swe_rl.sandbox import pool_sandbox
+from swe_rl.sandbox.pool import PoolProvider, image_name
+from swe_rl.sandbox.protocol import Sandbox
+from swe_rl.types import Task
+from tests.pool.conftest import until
+
+TASK = Task(instance_id="t-1", problem_statement="", image="img")
+
+
+@pytest.fixture(params=["through the pool", "direct"])
+async def opened(request, nodes, pools):
+    """(node, pool, provider) with each way that commands can go."""
+    node = await nodes()
+    pool = await pools(node.url)
+    provider = PoolProvider(pool.url, go_direct=request.param == "direct", heartbeat_interval=0.1)
+    yield node, pool, provider
+    await provider.aclose()
+
+
+async def test_open_run_close(opened) -> None:
+    node, pool, provider = opened
+    sandbox = await provider.open(TASK, deadline=Deadline(20), purpose="agent")
+    assert isinstance(sandbox, Sandbox)
+    result = await sandbox.exec("echo hi", timeout=5)
+    assert (result.returncode, result.output) == (0, "echo hi")
+    await asyncio.gather(sandbox.close(), sandbox.close())
+    await sandbox.close()
+    assert node.containers == {} and pool.pool.book.active() == []
+    with pytest.raises(SandboxError):
+        await sandbox.exec("echo hi", timeout=5)
+
+
+async def test_a_lost_answer_is_fetched_not_run_again(opened) -> None:
+    node, _, provider = opened
+    sandbox = await provider.open(TASK, deadline=Deadline(20), purpose="agent")
+    node.lose_answers = 3
+    assert (await sandbox.exec("effect", timeout=5)).output == "effect"
+    assert node.runs == ["effect"]
+
+
+async def test_heartbeats_keep_a_lease_and_tell_of_its_loss(opened) -> None:
+    node, pool, provider = opened
+    sandbox = await provider.open(TASK, deadline=Deadline(500), purpose="agent")
+    lease = pool.pool.book.leases[sandbox.lease_id]
+    before = lease.expires_at
+    await until(lambda: lease.expires_at > before)
+    node.exec_gate.clear()
+    running = asyncio.create_task(sandbox.exec("sleep", timeout=600))
+    await until(lambda: node.runs == ["sleep"])
+    node.containers.clear()
+    with pytest.raises(SandboxError, match="gone"):
+        await asyncio.wait_for(running, 10)
+
+
+async def test_a_node_lost_while_a_command_runs_is_an_infra_error(opened, monkeypatch) -> None:
+    monkeypatch.setattr(pool_sandbox, "NODE_LOST_SECONDS", 0.5)
+    monkeypatch.setattr(pool_client, "CLOSE_WAIT", 0.2)
+    node, _, provider = opened
+    sandbox = await provider.open(TASK, deadline=Deadline(20), purpose="agent")
+    node.exec_gate.clear()
+    running = asyncio.create_task(sandbox.exec("sleep", timeout=600))
+    await until(lambda: node.runs == ["sleep"])
+    await node.kill()
+    with pytest.raises(SandboxError):
+        await asyncio.wait_for(running, 20)
+
+
+async def test_the_client_outlives_a_restart_of_the_pool(opened) -> None:
+    node, pool, provider = opened
+    sandbox = await provider.open(TASK, deadline=Deadline(20), purpose="agent")
+    await pool.stop()
+    running = asyncio.create_task(sandbox.exec("during", timeout=10))
+    opening = asyncio.create_task(provider.open(TASK, deadline=Deadline(20), purpose="grade"))
+    await asyncio.sleep(0.3)
+    await pool.start()
+    assert (await running).output == "during" and node.runs == ["during"]
+    second = await opening
+    assert sandbox.lease_id != second.lease_id and node.creates == 2
+
+
+async def test_no_sandbox_before_the_deadline(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url, capacity=1)
+    provider = PoolProvider(pool.url)
+    first = await provider.open(TASK, deadline=Deadline(20), purpose="agent")
+    with pytest.raises(SandboxUnavailable):
+        await provider.open(TASK, deadline=Deadline(1.2), purpose="agent")
+    await first.close()
+    await (await provider.open(TASK, deadline=Deadline(20), purpose="agent")).close()
+    await provider.aclose()
+
+
+async def test_a_cancelled_open_leaves_no_lease(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    provider = PoolProvider(pool.url)
+    node.create_gate.clear()
+    opening = asyncio.create_task(provider.open(TASK, deadline=Deadline(20), purpose="agent"))
+    await until(lambda: node.creates == 1)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    node.create_gate.set()
+    await until(lambda: pool.pool.book.active() == [] and node.containers == {})
+    await provider.aclose()
+
+
+async def test_a_dead_pool_and_a_wrong_token_are_told_apart(pools) -> None:
+    provider = PoolProvider("http://127.0.0.1:9", token="x")
+    with pytest.raises(SandboxUnavailable, match="does not answer"):
+        await provider.open(TASK, deadline=Deadline(0.5), purpose="agent")
+    await provider.aclose()
+    pool = await pools(token="right-token")
+    provider = PoolProvider(pool.url, token="wrong-token")
+    with pytest.raises(UsageError, match="SWE_SERVER_TOKEN"):
+        await provider.open(TASK, deadline=Deadline(5), purpose="agent")
+    await provider.aclose()
+
+
+@pytest.mark.parametrize(
+    ("image", "registry", "name"),
+    [
+        ("sweb/x:1", "", "sweb/x:1"),
+        ("sweb/x:1", "reg.local:5000/swe/", "reg.local:5000/swe/sweb/x:1"),
+        ("docker.io/sweb/x:1", "reg.local:5000", "docker.io/sweb/x:1"),
+        ("localhost/x", "reg.local:5000", "localhost/x"),
+        ("x:1", "reg.local", "reg.local/x:1"),
+        ("", "reg.local", ""),
+    ],
+)
+def test_image_names_below_a_registry(image: str, registry: str, name: str) -> None:
+    assert image_name(image, registry) == name
