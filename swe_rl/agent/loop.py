@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from swe_rl.agent.context import ContextFull, TokenHistory
@@ -22,6 +21,7 @@ from swe_rl.errors import ConfigError, DeadlineExceeded, EngineError, InfraError
 from swe_rl.sandbox.protocol import Sandbox
 from swe_rl.types import FinishReason, Task, Trajectory, Turn, Verdict
 
+SEED_STRIDE = 1_000_003  # between the sampling seeds of an attempt's turns
 STEP_OUTPUT_CHARS = 100_000  # of a command's output kept in the step's record, for replaying it
 
 
@@ -49,7 +49,6 @@ async def run_agent(
     deadline: Deadline,
     *,
     attempt_id: str = "",
-    on_turn: Callable[[Turn], None] | None = None,
 ) -> Trajectory:
     """Let the policy work on `task` in `sandbox` until it submits or meets a limit.
 
@@ -61,7 +60,7 @@ async def run_agent(
     trajectory = Trajectory(task)
     loop = _Loop(trajectory, sandbox, engine, chat_format(tokenizer), settings, sampling_params, deadline, attempt_id)
     try:
-        await loop.run(on_turn)
+        await loop.run()
     except DeadlineExceeded as error:
         _end_by_deadline(trajectory, error)
     except InfraError as error:
@@ -95,7 +94,7 @@ class _Loop:
         stops = self.sampling_params.get("stop_token_ids") or []
         self.sampling_params["stop_token_ids"] = sorted({*stops, chat.end_of_turn_id})
 
-    async def run(self, on_turn: Callable[[Turn], None] | None) -> None:
+    async def run(self) -> None:
         trajectory, limit = self.trajectory, self.settings.step_limit
         trajectory.messages = list(self.prompts.first_messages(trajectory.task, limit))
         try:
@@ -106,8 +105,6 @@ class _Loop:
                 turn = await self._sample(history.prompt_ids(), step)
                 history.add_answer(turn)
                 trajectory.turns.append(turn)
-                if on_turn is not None:
-                    on_turn(turn)
                 answer = self.chat.decode_answer(turn.output_ids)
                 trajectory.messages.append({"role": "assistant", "content": answer})
                 observation = await self._act(answer, turn, step)
@@ -140,9 +137,12 @@ class _Loop:
 
     async def _sample(self, prompt_ids: list[int], step: int) -> Turn:
         started = time.monotonic()
+        params = self.sampling_params
+        if "sampling_seed" in params:  # one seed for all turns would repeat the same random numbers in each of them
+            params = {**params, "sampling_seed": (params["sampling_seed"] + SEED_STRIDE * step) % 2**31}
         result = await self.engine.generate(
             prompt_ids,
-            self.sampling_params,
+            params,
             rid=f"{self.attempt_id}-t{step}",
             routing_key=self.attempt_id,
             deadline=self.deadline,
