@@ -1,0 +1,181 @@
+"""Grading inside one open, fresh sandbox: patch, graders' tests, run, and what the run proves.
+
+Order: the agent's patch; the test files restored to the base; the test patch; their hashes; the tests. It is one upload and one
+command (grade.sh). The exec server's /container/evaluate calls the same code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import re
+import secrets
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from swe_rl.config.grading import GradingSettings
+from swe_rl.deadline import Deadline
+from swe_rl.errors import InfraError
+from swe_rl.grading.evaluate_pytest import RUNNER_FILES, PytestPlan
+from swe_rl.grading.logs import ParsedLog, parse_log, parser_of
+from swe_rl.grading.patch_files import split_patch
+from swe_rl.grading.patch_policy import PolicyResult, apply_policy, graders_files
+from swe_rl.grading.report import judge
+from swe_rl.grading.verdict import GradeResult
+from swe_rl.sandbox.protocol import Sandbox
+from swe_rl.tasks.test_command import END_MARKER, START_MARKER
+from swe_rl.types import Task, Verdict
+
+OUTPUT_LIMIT = 16 << 20
+GRADE_SCRIPT = Path(__file__).with_name("grade.sh")
+CONFTESTS = ":(glob)**/conftest.py"
+
+
+async def evaluate_in_sandbox(
+    task: Task, patch: bytes, sandbox: Sandbox, settings: GradingSettings, deadline: Deadline
+) -> GradeResult:
+    """Grade `patch` in `sandbox`, which must be fresh and is used up.
+
+    An empty patch is `no_patch` without any command. Raises SandboxError when the sandbox is lost.
+    """
+    policy = apply_policy(task, patch, settings)
+    if policy.verdict is not None:
+        return GradeResult(policy.verdict, policy.detail())
+    return await run_tests(task, policy, sandbox, deadline)
+
+
+async def run_tests(task: Task, policy: PolicyResult, sandbox: Sandbox, deadline: Deadline) -> GradeResult:
+    """The tests on top of a patch that policy let through (an empty one included: certification grades it too)."""
+    run = _Run(task, sandbox.workdir)
+    folder = f".git/swe-rl-{run.nonce[:16]}"
+    await sandbox.upload(f"{folder}/bundle.tar", run.bundle(policy.patch))
+    result = await sandbox.exec(
+        run.command(folder),
+        timeout=deadline.remaining(),
+        env={"GIT_NO_REPLACE_OBJECTS": "1", "PYTHONHASHSEED": "0"},
+        output_limit=OUTPUT_LIMIT,
+    )
+    grade = run.read(result.output, timed_out=result.timed_out)
+    grade.detail = {**policy.detail(), **grade.detail}
+    if result.truncated:
+        grade.detail["output_truncated"] = True
+    return grade
+
+
+class _Run:
+    """One grading: its random words, the files it brings, the command, and the reading of the answer."""
+
+    def __init__(self, task: Task, workdir: str) -> None:
+        self.task, self.workdir = task, workdir
+        self.nonce = secrets.token_hex(16)
+        self.plan = PytestPlan(task) if parser_of(task) == "junit" else None
+        self.markers = tuple(f"{marker} {secrets.token_hex(8)}" for marker in (START_MARKER, END_MARKER))
+
+    def bundle(self, patch: bytes) -> bytes:
+        """A tar of everything grade.sh needs."""
+        text = self.task.test_patch
+        test_patch = (text if text.endswith("\n") or not text else text + "\n").encode("utf-8", "surrogateescape")
+        sections = split_patch(patch) if patch else []
+        test_sections = split_patch(test_patch) if test_patch.strip() else []
+        specs = [f":(literal){name}" for name in graders_files(self.task)] + [CONFTESTS]
+        files = {
+            "agent.diff": patch if patch.endswith(b"\n") or not patch else patch + b"\n",
+            "test.diff": test_patch if test_patch.strip() else b"",
+            "touched": _names(path for section in sections for path in section.paths),
+            "pathspecs": "".join(f"{spec}\n" for spec in specs).encode("utf-8", "surrogateescape"),
+            "remove": _names(section.old for section in test_sections if section.old and section.new != section.old),
+        }
+        if patch and all(line.endswith(b"\r") for line in patch.split(b"\n")[:-1]):
+            files["agent-lf.diff"] = files["agent.diff"].replace(b"\r\n", b"\n")
+        if self.plan:
+            files["config.json"] = self.plan.config(self.workdir)
+            files |= {name: _runner_file(name) for name in RUNNER_FILES}
+        else:
+            files["eval.sh"] = self._script().encode("utf-8", "surrogateescape")
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as tar:
+            for name, data in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(data), 0o600
+                tar.addfile(entry, io.BytesIO(data))
+        return packed.getvalue()
+
+    def _script(self) -> str:
+        """The eval script with markers nobody can know, ending with the exit code of the tests."""
+        script = self.task.eval_script.replace("\r\n", "\n")
+        for plain, secret in zip((START_MARKER, END_MARKER), self.markers, strict=True):
+            script = script.replace(plain, secret)
+        end = re.search(rf"^.*{re.escape(self.markers[1])}.*$", script, re.MULTILINE)
+        if end is None or "swe_rl_status=$?" in script:
+            return script
+        # SWE-bench's scripts go on after the tests (git checkout): keep the code that counts.
+        return f"{script[: end.start()]}swe_rl_status=$?\n{script[end.start() :].rstrip()}\nexit $swe_rl_status\n"
+
+    def command(self, folder: str) -> str:
+        run = "pytest" if self.plan else "script"
+        python = "'" + str(self.task.metadata.get("python", "")).replace("'", "") + "'"
+        base = self.task.base_commit if re.fullmatch(r"[0-9a-fA-F]{7,64}", self.task.base_commit) else ""
+        return f"N={self.nonce} D={folder} BASE={base} RUN={run} PY={python}\n{_grade_script()}"
+
+    def read(self, output: str, *, timed_out: bool) -> GradeResult:
+        """The verdict from everything the command printed."""
+        said: dict[str, str] = dict(re.findall(rf"^{self.nonce} (\w+) ?(.*)$", output, re.MULTILINE))
+        detail: dict[str, object] = {"applied_by": said["applied"]} if "applied" in said else {}
+        for name, verdict in _STOPS.items():
+            if name in said:
+                return GradeResult(verdict, {**detail, "reason": said[name]})
+        started, _, log = output.partition(f"{self.nonce} tests ")
+        if not log:
+            if timed_out:
+                return GradeResult(Verdict.INFRA_ERROR, {**detail, "reason": "no time was left to apply the patch"})
+            raise InfraError(f"the grader's command did not begin: {started[-300:]!r}")
+        log = log.partition("\n")[2]
+        log, ended, _ = log.partition(f"\n{self.nonce} done ")
+        if timed_out:
+            return GradeResult(Verdict.TEST_TIMEOUT, {**detail, "reason": "the tests ran past their time"}, output=log)
+        if not ended or not ("same" in said or "changed" in said):
+            # The code under test ended the shell above it; a sandbox that dies raises SandboxError instead.
+            return GradeResult(
+                Verdict.UNRESOLVED, {**detail, "reason": "the test run was ended from inside"}, output=log
+            )
+        return self._judge(log, int(said["done"]), "changed" in said, detail)
+
+    def _judge(self, log: str, code: int, changed: bool, detail: dict[str, object]) -> GradeResult:
+        parsed, log = self._parse(log, code)
+        judgement = judge(self.task, parsed, None if self.plan else code)
+        verdict = judgement.verdict
+        problems = list(judgement.problems)
+        if changed:
+            verdict = Verdict.TAMPERED
+            problems.append("test files were written to while the tests ran")
+        if problems:
+            detail["problems"] = problems
+        if judgement.tests_status:
+            detail["tests_status"] = {k: v for k, v in judgement.tests_status.items() if any(v.values())}
+        return GradeResult(verdict, detail, parsed.tests, log, code)
+
+    def _parse(self, log: str, code: int) -> tuple[ParsedLog, str]:
+        if self.plan:
+            return self.plan.read(log)
+        task = dataclasses.replace(self.task, eval_script=self._script())
+        parsed = parse_log(task, log, returncode=code, markers=(self.markers[0], self.markers[1]))
+        return parsed, log
+
+
+_STOPS = {"infra": Verdict.INFRA_ERROR, "rejected": Verdict.PATCH_REJECTED, "tampered": Verdict.TAMPERED}
+
+
+@functools.cache
+def _grade_script() -> str:
+    return GRADE_SCRIPT.read_text()
+
+
+@functools.cache
+def _runner_file(name: str) -> bytes:
+    return Path(__file__).with_name(name).read_bytes()
+
+
+def _names(paths: Iterable[str]) -> bytes:
+    return b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)

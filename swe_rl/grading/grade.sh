@@ -1,0 +1,84 @@
+# The whole grading of one patch, as one command inside a fresh sandbox, with the repository as the current folder.
+# Set by evaluate.py before this text: N (a random word that starts every line meant for the grader), D (our folder, relative),
+# BASE (commit), RUN (pytest or script), PY (interpreter or ''). Files in D: agent.diff, agent-lf.diff (CRLF removed; optional),
+# test.diff, touched (files of agent.diff, NUL-separated), pathspecs (the graders' files), remove (files the test patch deletes).
+
+say() { printf '\n%s %s\n' "$N" "$*"; }
+stop() { say "$@"; rm -rf -- "$D"; exit 0; }
+
+export GIT_NO_REPLACE_OBJECTS=1 GIT_OPTIONAL_LOCKS=0
+here=$PWD
+tar -xf "$D/bundle.tar" -C "$D" || stop infra "the grader's files could not be unpacked"
+D=$here/$D
+g() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.safecrlf=false -c core.quotePath=false -c safe.directory='*' "$@"; }
+[ -n "$BASE" ] && g cat-file -e "$BASE^{commit}" 2>/dev/null || BASE=HEAD
+
+# 1. The agent's patch: as it is; on files first put back to the base; by three-way merge; by patch(1) with a little fuzz.
+restore_touched() {
+  while IFS= read -r -d '' file; do
+    rm -rf -- "./$file"
+    g cat-file -e "$BASE:$file" 2>/dev/null && g -c advice.detachedHead=false restore --source="$BASE" --worktree -- ":(literal)$file"
+  done < "$D/touched"
+}
+try_apply() {
+  diff=$1
+  g apply --whitespace=nowarn "$diff" 2> "$D/why" && { how=git-apply; return; }
+  restore_touched 2>/dev/null
+  g apply --whitespace=nowarn "$diff" 2> "$D/why" && { how=git-apply-on-base; return; }
+  cp "$D/why" "$D/first"
+  GIT_INDEX_FILE="$D/three" g read-tree "$BASE" && GIT_INDEX_FILE="$D/three" g update-index -q --refresh >/dev/null
+  GIT_INDEX_FILE="$D/three" g apply --whitespace=nowarn --3way "$diff" >/dev/null 2>&1 && { how=git-apply-3way; return; }
+  restore_touched 2>/dev/null
+  if patch -p1 --batch --forward --fuzz=3 --dry-run -i "$diff" >/dev/null 2>&1; then
+    patch -p1 --batch --forward --fuzz=3 --no-backup-if-mismatch -r - -i "$diff" >/dev/null 2>&1 && { how=patch-fuzz; return; }
+  fi
+  mv "$D/first" "$D/why"
+  return 1
+}
+how=none
+if [ -s "$D/agent.diff" ]; then
+  try_apply "$D/agent.diff" || { [ -f "$D/agent-lf.diff" ] && try_apply "$D/agent-lf.diff" && how="$how-without-cr"; } ||
+    stop rejected "$(head -c 500 "$D/why" | tr '\n' ';')"
+fi
+say applied "$how"
+
+# 2. The graders' files, from git's objects: base commit + test patch in an index of our own, then checked out and hashed.
+export GIT_INDEX_FILE="$D/index"
+g read-tree "$BASE" || stop infra "the base commit $BASE cannot be read"
+if [ -s "$D/test.diff" ]; then
+  g apply --cached --whitespace=nowarn "$D/test.diff" 2> "$D/why" || stop infra "the test patch does not apply: $(head -c 300 "$D/why" | tr '\n' ';')"
+fi
+mapfile -t specs < "$D/pathspecs"
+paths=() hashes=()
+while IFS= read -r -d '' line; do
+  [ "${line%% *}" = 120000 ] || [ "${line%% *}" = 160000 ] && continue
+  rest=${line#* } path=${line#*$'\t'}
+  paths+=("$path") hashes+=("${rest%% *}")
+done < <(g ls-files -s -z -- "${specs[@]}")
+while IFS= read -r -d '' file; do rm -rf -- "./$file"; done < "$D/remove"
+if [ ${#paths[@]} -gt 0 ]; then
+  printf '%s\0' "${paths[@]}" | g checkout-index -f -z --stdin || stop infra "the test files cannot be restored"
+  mapfile -t found < <(printf '%s\n' "${paths[@]}" | g hash-object --stdin-paths 2>/dev/null)
+  [ "${found[*]}" = "${hashes[*]}" ] || stop tampered "the test files are not the graders' after they were restored"
+fi
+unset GIT_INDEX_FILE
+# Any later write changes the ctime, which nobody can set.
+state() { [ ${#paths[@]} -eq 0 ] || stat -c '%n %i %s %z' -- "${paths[@]}" 2>&1; }
+before=$(state)
+# What interpreters start with and compiled leftovers are nobody's fix.
+find . -path ./.git -prune -o \( -name sitecustomize.py -o -name usercustomize.py \) -print0 2>/dev/null |
+  while IFS= read -r -d '' file; do g cat-file -e "$BASE:${file#./}" 2>/dev/null || rm -f -- "$file"; done
+
+# 3. The tests. Our folder is gone before any code under test runs.
+say tests "${#paths[@]}"
+if [ "$RUN" = pytest ]; then
+  [ -n "$PY" ] || PY=$(command -v python || command -v python3)
+  "$PY" -I "$D/pytest_runner.py" "$D/config.json"
+else
+  # From a descriptor, not a file that stays and not argv: the code under test cannot read the markers it would have to forge.
+  bash -c 'IFS= read -r -d "" -u 7 script; exec 7<&-; rm -rf -- "$1"; shift; eval "$script"' bash "$D" 7< "$D/eval.sh"
+fi
+code=$?
+rm -rf -- "$D"
+say done "$code"
+[ "$before" = "$(state)" ] && say same || say changed

@@ -1,0 +1,142 @@
+"""The agent's work as a patch, byte-exact, whatever the agent did to its repository's settings.
+
+The diff is made in a git directory of our own that borrows only the repository's objects: the agent's index, staging, config,
+hooks, attributes, excludes, replacements and grafts are not looked at. Only the work tree and the base commit count, so commits
+are included, and what the agent staged or hid makes no difference.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import shlex
+from pathlib import Path
+
+from swe_rl.errors import SandboxError
+from swe_rl.grading.patch_files import GITLINK, PatchFormatError, split_patch
+from swe_rl.sandbox.protocol import Sandbox
+from swe_rl.types import Task
+
+log = logging.getLogger(__name__)
+
+MAX_PATCH_BYTES = 5_000_000
+MAX_ARCHIVE_BYTES = 512 << 20
+MODE_NOISE = 20  # more files than this whose modes alone differ: the image changed them (chmod -R), not the agent
+
+JUNK = (
+    "__pycache__/", "*.py[cod]", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/", ".tox/", ".nox/", ".hypothesis/",
+    "*.egg-info/", "*.dist-info/", ".eggs/", ".coverage", ".coverage.*", "htmlcov/", "node_modules/", ".venv/", ".DS_Store",
+    "*.orig", "*.rej", "*.swp", ".gradle/", "target/debug/", "target/release/",
+)  # fmt: skip
+
+_MARK = "swe-rl-patch:"
+_SCRIPT = r"""
+cd {workdir} || {{ echo '{mark}none'; exit 0; }}
+objects={objects}
+if [ -z "$objects" ]; then
+  objects=.git/objects
+  [ -d "$objects" ] || objects=$(git rev-parse --git-path objects 2>/dev/null)
+  [ -d "$objects" ] && objects=$(cd "$objects" && pwd)
+fi
+[ -d "$objects" ] || {{ echo '{mark}none'; exit 0; }}
+base={base}
+[ -n "$base" ] || base=$(git rev-parse HEAD 2>/dev/null)
+t=$(mktemp -d) || {{ echo '{mark}failed mktemp'; exit 0; }}
+trap 'rm -rf "$t"' EXIT
+mkdir -p "$t/git/objects/info" "$t/git/refs" "$t/git/info"
+echo 'ref: refs/heads/base' > "$t/git/HEAD"
+printf '%s\n' "$objects" > "$t/git/objects/info/alternates"
+printf '[core]\n\tbare = false\n\trepositoryformatversion = 0\n' > "$t/git/config"
+printf '[safe]\n\tdirectory = *\n[core]\n\tautocrlf = false\n\tsafecrlf = false\n\tprotectNTFS = false\n' > "$t/global"
+for name in $(env | sed -n 's/^\(GIT_[A-Z_0-9]*\)=.*/\1/p'); do unset "$name"; done
+export GIT_DIR="$t/git" GIT_WORK_TREE="$PWD" GIT_INDEX_FILE="$t/index" GIT_NO_REPLACE_OBJECTS=1 LC_ALL=C
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL="$t/global" GIT_ATTR_NOSYSTEM=1 HOME="$t"
+git read-tree "$base" 2> "$t/error" || {{ echo '{mark}none'; head -c 300 "$t/error"; exit 0; }}
+{{ printf '%s\n' {junk}; git cat-file blob "$base:.gitignore" 2>/dev/null; }} > "$t/git/info/exclude"
+stage() {{
+  git -c core.fileMode=$1 add -u --ignore-errors . 2> "$t/error"
+  git ls-files -z -o --exclude-standard | grep -zv '/$' | git -c core.fileMode=$1 update-index -z --add --stdin 2>> "$t/error"
+}}
+diff() {{
+  git diff-index --cached -p --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color \
+    --src-prefix=a/ --dst-prefix=b/ "$base" | head -c {limit} > "$t/patch"
+}}
+stage true; diff
+if [ "$(grep -ac '^old mode ' "$t/patch")" -gt {noise} ]; then
+  git read-tree "$base"; stage false; diff
+fi
+echo '{mark}ok'
+base64 < "$t/patch"
+"""
+
+
+async def extract_patch(task: Task, sandbox: Sandbox, *, timeout: float, max_bytes: int = MAX_PATCH_BYTES) -> bytes:
+    """The diff of the sandbox's work tree against the task's base commit; empty where there is none.
+
+    New, deleted, renamed (as delete and new), binary files and mode changes are in it; junk of builds, files that the task
+    ignores and nested repositories are not. Where the agent destroyed .git, the task's archive is compared with, if there
+    is one. A patch of more than `max_bytes` comes back cut at `max_bytes` + 1: the grader rejects it by its size.
+    Raises SandboxError when the sandbox is gone or does not answer in `timeout` seconds.
+    """
+    patch = await _diff(task, sandbox, "", timeout, max_bytes)
+    if patch is None and task.archive:
+        log.warning("%s: the agent destroyed its git repository; comparing with the task's archive", task.instance_id)
+        objects = await _upload_objects(task, sandbox, timeout)
+        patch = await _diff(task, sandbox, objects, timeout, max_bytes)
+    if patch is None:
+        log.warning("%s: the agent destroyed its git repository: no patch", task.instance_id)
+        return b""
+    return without_nested_repositories(patch)
+
+
+async def _diff(task: Task, sandbox: Sandbox, objects: str, timeout: float, max_bytes: int) -> bytes | None:
+    base = task.base_commit or getattr(sandbox, "base_commit", "")
+    script = _SCRIPT.format(
+        workdir=shlex.quote(sandbox.workdir),
+        objects=objects or "''",
+        base=shlex.quote(base),
+        mark=_MARK,
+        junk=" ".join(shlex.quote(pattern) for pattern in JUNK),
+        limit=max_bytes + 1,
+        noise=MODE_NOISE,
+    )
+    # base64 is a third longer and has line ends; both halves of the bounded output together must hold it.
+    result = await sandbox.exec(script, timeout=timeout, output_limit=max_bytes * 3 // 2 + 10_000)
+    if result.timed_out:
+        raise SandboxError(f"the patch of {task.instance_id} could not be collected in {timeout:.0f} s")
+    _, found, answer = result.output.partition(_MARK)
+    status, _, body = answer.partition("\n")
+    if not found or status.startswith("failed"):
+        raise SandboxError(f"the patch of {task.instance_id} could not be collected: {result.output[-300:]!r}")
+    if status != "ok":
+        return None
+    try:
+        return base64.b64decode("".join(body.split()), validate=True)
+    except binascii.Error as error:
+        raise SandboxError(f"the patch of {task.instance_id} came back damaged: {error}") from error
+
+
+async def _upload_objects(task: Task, sandbox: Sandbox, timeout: float) -> str:
+    """The pristine repository's objects inside the sandbox, as a shell word that names their folder."""
+    archive = Path(task.archive)
+    if archive.stat().st_size > MAX_ARCHIVE_BYTES:
+        raise SandboxError(f"archive {archive} is too large to compare with")
+    await sandbox.upload(".swe-rl-pristine.tar", archive.read_bytes())
+    unpack = (
+        'p=$(mktemp -d) && tar -xf .swe-rl-pristine.tar -C "$p" --no-same-owner; rm -f .swe-rl-pristine.tar; '
+        'find "$p" -maxdepth 3 -type d -path "*/.git/objects" | head -n 1'
+    )
+    result = await sandbox.exec(unpack, timeout=timeout)
+    return shlex.quote(result.output.strip().splitlines()[-1] if result.output.strip() else "")
+
+
+def without_nested_repositories(patch: bytes) -> bytes:
+    """Drop sections about gitlinks: a repository that an agent cloned inside the task's is not part of the fix."""
+    if GITLINK.encode() not in patch:
+        return patch
+    try:
+        sections = split_patch(patch)
+    except PatchFormatError:
+        return patch
+    return b"".join(section.data for section in sections if GITLINK not in (section.old_mode, section.new_mode))

@@ -1,0 +1,158 @@
+"""What an agent's patch may touch. Edits of tests and of test configuration never reach the grader's run.
+
+Two settings make such edits a verdict (`tampered`); otherwise they are stripped. Files that the task's own gold patch touches
+are always allowed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from swe_rl.config.grading import GradingSettings
+from swe_rl.grading.patch_files import FilePatch, PatchFormatError, split_patch, unsafe_paths
+from swe_rl.types import Task, Verdict
+
+TEST_NAMES = ("test_*.py", "*_test.py", "tests.py", "*.test.js", "*.test.ts", "*.spec.js", "*.spec.ts", "*_test.go")
+TEST_FOLDERS = ("test", "tests", "testing", "__tests__", "spec", "e2e")
+CONFIG_NAMES = (
+    "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "noxfile.py", "setup.cfg", "pyproject.toml", ".coveragerc",
+    "sitecustomize.py", "usercustomize.py", "*.pth", "jest.config.*", ".mocharc*", ".gitattributes",
+)  # fmt: skip
+# A new module of one of these names at the top of the repository would be imported in place of the real one.
+SHADOWS = (
+    "pytest",
+    "_pytest",
+    "pluggy",
+    "unittest",
+    "iniconfig",
+    "packaging",
+    "sitecustomize",
+    "usercustomize",
+    "site",
+)
+JUNK = re.compile(r"(^|/)(__pycache__|[^/]*\.egg-info|[^/]*\.dist-info|\.pytest_cache)(/|$)|\.py[cod]$")
+
+
+@dataclass
+class PolicyResult:
+    """`patch`: what is graded. `verdict`: set where the patch is refused. Files by why they were left out or refused."""
+
+    patch: bytes = b""
+    verdict: Verdict | None = None
+    reason: str = ""
+    test_files: list[str] = field(default_factory=list)
+    config_files: list[str] = field(default_factory=list)
+    junk_files: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)  # what remains
+
+    def detail(self) -> dict[str, object]:
+        """For verdict details: only what is not empty."""
+        items = {
+            "reason": self.reason,
+            "files": self.files,
+            "test_files_left_out": self.test_files,
+            "config_files_left_out": self.config_files,
+            "junk_left_out": self.junk_files,
+        }
+        return {name: value for name, value in items.items() if value}
+
+
+def apply_policy(task: Task, patch: bytes, settings: GradingSettings) -> PolicyResult:
+    """Strip or refuse. Never raises for anything a patch may hold."""
+    if not patch.strip():
+        return PolicyResult(verdict=Verdict.NO_PATCH, reason="the patch is empty")
+    if len(patch) > settings.swe_max_patch_bytes:
+        return PolicyResult(
+            verdict=Verdict.PATCH_REJECTED,
+            reason=f"{len(patch)} bytes: more than swe_max_patch_bytes={settings.swe_max_patch_bytes}",
+        )
+    try:
+        sections = split_patch(patch)
+    except PatchFormatError as error:
+        return PolicyResult(verdict=Verdict.PATCH_REJECTED, reason=str(error))
+    if problems := unsafe_paths(sections):
+        return PolicyResult(verdict=Verdict.PATCH_REJECTED, reason="; ".join(problems[:5]))
+    return _strip(task, patch, sections, settings)
+
+
+def _strip(task: Task, patch: bytes, sections: list[FilePatch], settings: GradingSettings) -> PolicyResult:
+    result = PolicyResult()
+    allowed = gold_files(task)
+    everywhere = settings.swe_test_patch_policy_scope == "all_tests"
+    kept: list[FilePatch] = []
+    for section in sections:
+        paths = [path for path in section.paths if path not in allowed]
+        if any(JUNK.search(path) for path in paths):
+            result.junk_files += section.paths
+        elif any(is_test_file(task, path, everywhere=everywhere) for path in paths):
+            result.test_files += section.paths
+        elif any(is_config_file(path) or (section.creates and is_shadow(path)) for path in paths):
+            result.config_files += section.paths
+        else:
+            kept.append(section)
+            result.files += section.paths
+    if result.test_files and settings.swe_strict_no_test_patch:
+        result.verdict, result.reason = Verdict.TAMPERED, f"the patch edits tests: {', '.join(result.test_files[:5])}"
+    elif result.config_files and settings.swe_strict_no_config_patch:
+        result.verdict = Verdict.TAMPERED
+        result.reason = f"the patch edits test configuration: {', '.join(result.config_files[:5])}"
+    elif not kept:
+        result.verdict, result.reason = Verdict.NO_PATCH, "nothing is left of the patch without tests and configuration"
+    # Untouched bytes where nothing is stripped: what was between sections may matter to `git apply`.
+    result.patch = patch if len(kept) == len(sections) else b"".join(section.data for section in kept)
+    return result
+
+
+def gold_files(task: Task) -> set[str]:
+    """Files that the task's own fix touches."""
+    if not task.patch:
+        return set()
+    try:
+        return {
+            path for section in split_patch(task.patch.encode("utf-8", "surrogateescape")) for path in section.paths
+        }
+    except PatchFormatError:
+        return set()
+
+
+def graders_files(task: Task) -> list[str]:
+    """The test files that the grader brings or restores: named by the task, by its test patch, or by its test ids."""
+    files = dict.fromkeys(task.test_files)
+    if task.test_patch.strip():
+        try:
+            sections = split_patch(task.test_patch.encode("utf-8", "surrogateescape"))
+        except PatchFormatError:
+            sections = []
+        files.update(dict.fromkeys(path for section in sections for path in section.paths))
+    for test in (*task.fail_to_pass, *task.pass_to_pass):
+        path, separator, _ = test.partition("::")
+        if separator and "/" in path + "/" and path.endswith(".py"):
+            files[path] = None
+    return list(files)
+
+
+def is_test_file(task: Task, path: str, *, everywhere: bool) -> bool:
+    """Whether `path` is one of the grader's tests (a folder of the task's `test_files` counts), or looks like a test."""
+    for name in graders_files(task):
+        # A file in place of the folder above a test (a link, say) takes the test's place as well.
+        if path == name or path.startswith(name.rstrip("/") + "/") or name.startswith(path + "/"):
+            return True
+    if not everywhere:
+        return False
+    folders, name = posixpath.split(path)
+    return any(part in TEST_FOLDERS for part in folders.split("/")) or any(fnmatchcase(name, p) for p in TEST_NAMES)
+
+
+def is_config_file(path: str) -> bool:
+    """Whether the file steers the test runner or the interpreter's start."""
+    return any(fnmatchcase(posixpath.basename(path), pattern) for pattern in CONFIG_NAMES)
+
+
+def is_shadow(path: str) -> bool:
+    first, _, rest = path.partition("/")
+    return (not rest and first.removesuffix(".py") in SHADOWS and first.endswith(".py")) or (
+        first in SHADOWS and rest == "__init__.py"
+    )
