@@ -1,0 +1,80 @@
+"""What is done on one node: each action takes a connected host and returns one line for people."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+from swe_rl.sandbox.nodes.ssh import Host, SshError
+
+LABEL = "swe-rl.managed"
+IMAGE_NAME = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,500}$")
+SETUP_SECONDS, STATUS_SECONDS, CLEAN_SECONDS, PULL_SECONDS = 1200.0, 30.0, 300.0, 1800.0
+UPLOAD_FOLDER = "/tmp/swe-rl-setup"
+
+
+def setup(host: Host, *, script: Path, package: Path, token: str, flags: list[str]) -> str:
+    """Install engine and exec server by `setup_exec_node.sh`; the token goes through stdin into a file of mode 600."""
+    _checked(host, f"mkdir -p {UPLOAD_FOLDER}", 30.0)
+    host.put(script.read_bytes(), f"{UPLOAD_FOLDER}/{script.name}", mode=0o755)
+    host.put(package.read_bytes(), f"{UPLOAD_FOLDER}/{package.name}", mode=0o644)
+    command = [
+        "bash",
+        f"{UPLOAD_FOLDER}/{script.name}",
+        "--package",
+        f"{UPLOAD_FOLDER}/{package.name}",
+        "--token-stdin",
+    ]
+    output = _checked(host, shlex.join([*command, *flags]), SETUP_SECONDS, stdin=token.encode())
+    return output.strip().splitlines()[-1] if output.strip() else "done"
+
+
+def status(host: Host, *, port: int, token: str) -> str:
+    """Engine, server, containers and disk, as the node's own exec server tells."""
+    config = f'url = "http://127.0.0.1:{port}/status"\nheader = "Authorization: Bearer {token}"\n'
+    engine = host.run("docker info --format '{{.ServerVersion}} {{.ContainersRunning}}'", timeout=STATUS_SECONDS)
+    engine_says = engine.output.split() if engine.returncode == 0 else []
+    answer = host.run("curl -fsS -m 10 -K -", timeout=STATUS_SECONDS, stdin=config.encode())
+    parts = [f"engine {engine_says[0]}" if engine_says else "engine DOWN"]
+    if answer.returncode == 0:
+        state = json.loads(answer.output)
+        parts += [f"exec server up, {len(state.get('containers') or [])} containers"]
+        parts += [f"disk {json.dumps(state['disk'])}"] if state.get("disk") else []
+    else:
+        parts.append(f"exec server DOWN ({answer.output.strip()[-120:]})")
+    return "; ".join(parts)
+
+
+def clean(host: Host, *, remove: bool) -> str:
+    """List containers that carry our label, and with `remove` force them away. Others are never touched."""
+    listed = _checked(
+        host,
+        f"docker ps -a --filter label={LABEL} --format '{{{{.ID}}}} {{{{.Names}}}} {{{{.Status}}}}'",
+        STATUS_SECONDS,
+    )
+    lines = listed.strip().splitlines()
+    if not lines or not remove:
+        return f"{len(lines)} labelled containers" + "".join(f"\n    {line}" for line in lines)
+    ids = [line.split()[0] for line in lines]
+    _checked(host, shlex.join(["docker", "rm", "-f", "-v", *ids]), CLEAN_SECONDS)
+    return f"{len(ids)} labelled containers removed"
+
+
+def pull(host: Host, image: str) -> str:
+    """Make sure that the node holds `image`; returns "present" or "pulled"."""
+    if not IMAGE_NAME.match(image):
+        raise SshError(f"{image!r} is no image name")
+    quoted = shlex.quote(image)
+    if host.run(f"docker image inspect --format ok {quoted}", timeout=STATUS_SECONDS).returncode == 0:
+        return "present"
+    _checked(host, f"docker pull -q {quoted}", PULL_SECONDS)
+    return "pulled"
+
+
+def _checked(host: Host, command: str, timeout: float, stdin: bytes = b"") -> str:
+    end = host.run(command, timeout=timeout, stdin=stdin)
+    if end.returncode != 0:
+        raise SshError(f"{host.address}: exit code {end.returncode}: {end.output.strip()[-800:]}")
+    return end.output

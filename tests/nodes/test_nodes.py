@@ -1,0 +1,161 @@
+"""`swe-rl nodes` against a real sshd on loopback with keys of its own, and a real Docker Engine behind it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from swe_rl.cli import main
+from swe_rl.errors import UsageError
+from swe_rl.sandbox.nodes.actions import LABEL
+from swe_rl.sandbox.nodes.ssh import Host, Login, SshError, read_hosts, split_port
+from tests.docker_engine import TEST_IMAGE, Engine, engine, engines
+
+__all__ = ["engine", "engines"]
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+@dataclass
+class Sshd:
+    """A running server and what a client needs to get in."""
+
+    address: str
+    login: Login
+    folder: Path
+
+    def flags(self) -> list[str]:
+        login = ["--ssh-user", self.login.user, "--ssh-key", self.login.key, "--known-hosts", self.login.known_hosts]
+        return ["--hosts", self.address, *login]
+
+
+def keygen(path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[Sshd]:
+    if SSHD is None or os.geteuid() != 0:
+        pytest.skip("needs openssh-server and root")
+    folder = tmp_path_factory.mktemp("sshd")
+    for name in ("host", "user", "other"):
+        keygen(folder / name)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    Path("/run/sshd").mkdir(exist_ok=True)
+    (folder / "config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\n"
+        f"StrictModes no\nUsePAM no\nPasswordAuthentication no\nPidFile {folder}/pid\nSubsystem sftp internal-sftp\n"
+        f"PermitRootLogin prohibit-password\nSetEnv DOCKER_HOST={engine.host} PATH={os.environ['PATH']}\n"
+    )
+    server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "config")], stderr=subprocess.DEVNULL)
+    try:
+        _wait_for_port(port)
+        host_key = (folder / "host.pub").read_text().split()[:2]
+        (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {' '.join(host_key)}\n")
+        (folder / "empty").write_text("")
+        yield Sshd(f"127.0.0.1:{port}", Login("root", str(folder / "user"), str(folder / "known_hosts")), folder)
+    finally:
+        server.terminate()
+        server.wait(timeout=10)
+
+
+def _wait_for_port(port: int) -> None:
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError("sshd does not listen")
+
+
+def test_addresses_and_host_lists(tmp_path: Path) -> None:
+    assert split_port("node1") == ("node1", 22)
+    assert split_port("node1:2222") == ("node1", 2222)
+    assert split_port("[fe80::1]:2222") == ("fe80::1", 2222)
+    assert split_port("fe80::1") == ("fe80::1", 22)
+    assert read_hosts("a, b,a,") == ["a", "b"]
+    (tmp_path / "hosts").write_text("a # first\n\n# none\nb:22\n")
+    assert read_hosts(str(tmp_path / "hosts")) == ["a", "b:22"]
+    with pytest.raises(UsageError):
+        read_hosts(" , ")
+
+
+@pytest.mark.docker
+def test_a_host_key_that_is_not_known_or_has_changed_is_refused(sshd: Sshd) -> None:
+    login = Login("root", sshd.login.key, str(sshd.folder / "empty"))
+    with pytest.raises(SshError, match="not found in known_hosts"), Host(sshd.address, login):
+        pass
+    changed = sshd.folder / "changed"
+    key = (sshd.folder / "other.pub").read_text().split()[:2]
+    changed.write_text(f"[127.0.0.1]:{split_port(sshd.address)[1]} {' '.join(key)}\n")
+    with pytest.raises(SshError, match="has changed"), Host(sshd.address, Login("root", sshd.login.key, str(changed))):
+        pass
+    login = Login("root", str(sshd.folder / "other"), sshd.login.known_hosts)
+    with pytest.raises(SshError, match="refused"), Host(sshd.address, login):
+        pass
+
+
+@pytest.mark.docker
+def test_commands_are_bounded_and_secrets_go_through_stdin(sshd: Sshd) -> None:
+    with Host(sshd.address, sshd.login) as host:
+        end = host.run("cat; echo err >&2; exit 7", timeout=10, stdin=b"through stdin\n")
+        assert (end.returncode, sorted(end.output.split("\n"))) == (7, ["", "err", "through stdin"])
+        assert len(host.run("head -c 3000000 /dev/zero", timeout=30).output) == 1_000_000
+        with pytest.raises(SshError, match="no end of the command"):
+            host.run("sleep 30", timeout=0.5)
+        host.put(b"data", f"{sshd.folder}/put", mode=0o600)
+    assert (sshd.folder / "put").read_bytes() == b"data"
+
+
+@pytest.mark.docker
+def test_clean_lists_first_and_removes_only_what_is_labelled(sshd: Sshd, engine: Engine, capsys) -> None:
+    ours = engine.docker("run", "-d", "--network", "none", "--label", f"{LABEL}=1", TEST_IMAGE, "sleep", "300").strip()
+    other = engine.docker("run", "-d", "--network", "none", TEST_IMAGE, "sleep", "300").strip()
+    try:
+        assert main(["nodes", "clean", *sshd.flags()]) == 0
+        assert ours[:12] in capsys.readouterr().out
+        assert ours[:12] in engine.docker("ps", "-q")
+        assert main(["nodes", "clean", *sshd.flags(), "--yes"]) == 0
+        left = engine.docker("ps", "-aq")
+        assert ours[:12] not in left and other[:12] in left
+    finally:
+        engine.docker("rm", "-f", other)
+
+
+@pytest.mark.docker
+def test_pull_counts_what_is_there_and_fails_honestly(sshd: Sshd, tmp_path: Path, capsys) -> None:
+    images = tmp_path / "images"
+    images.write_text(f"{TEST_IMAGE}\n{TEST_IMAGE}\n")
+    assert main(["nodes", "pull", *sshd.flags(), "--images", str(images)]) == 0
+    assert "1 images on 1 hosts, 0 failures" in capsys.readouterr().out
+    images.write_text(f"{TEST_IMAGE}\n127.0.0.1:1/no/such:image\n$(touch x)\n")
+    assert main(["nodes", "pull", *sshd.flags(), "--images", str(images)]) == 1
+    captured = capsys.readouterr()
+    assert "2 failures" in captured.out and "no image name" in captured.err
+
+
+@pytest.mark.docker
+def test_one_dead_host_does_not_hide_the_others(sshd: Sshd, capsys) -> None:
+    flags = sshd.flags()
+    flags[1] += ",127.0.0.1:1"
+    assert main(["nodes", "status", *flags]) == 1
+    captured = capsys.readouterr()
+    assert f"{sshd.address}: engine 2" in captured.out and "exec server DOWN" in captured.out
+    assert "127.0.0.1:1" in captured.err and "1 of 2 hosts failed" in captured.err
+
+
+def test_wrong_use_says_what_is_missing(monkeypatch, capsys) -> None:
+    monkeypatch.delenv("SWE_SERVER_TOKEN", raising=False)
+    assert main(["nodes", "setup", "--hosts", "a"]) == 2
+    assert "SWE_SERVER_TOKEN" in capsys.readouterr().err
+    assert main(["nodes", "pull", "--hosts", "a"]) == 2
+    assert "--images" in capsys.readouterr().err
