@@ -56,7 +56,7 @@ def _rebuild_tensor(
     storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_unused: Any
 ) -> torch.Tensor:
     """torch._utils._rebuild_tensor_v2 with bounds: sizes that reach past the storage would make torch allocate them."""
-    untyped: torch.UntypedStorage = storage.untyped()
+    untyped: torch.UntypedStorage = storage._untyped_storage
     numbers = (offset, *size, *stride)
     if len(size) != len(stride) or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise DataError("weight update: a tensor has impossible sizes")
