@@ -29,12 +29,15 @@ from swe_rl.errors import SandboxError
 
 DEFAULT_TAG = "swe-rl/quickstart:local"
 PINNED_LABEL = "swe-rl.pinned"
-PROGRAMS = """
-bash sh env ls cat cp mv rm mkdir rmdir ln chmod chown touch head tail sort uniq wc cut tr tee sed grep egrep fgrep find
-xargs awk diff cmp patch tar gzip gunzip id whoami hostname uname date sleep timeout kill pwd echo printf test [ true
-false seq expr basename dirname readlink realpath mktemp mkfifo stat du df dd sha256sum md5sum base64 nproc ps pgrep
-pkill yes sync nohup setsid which install less nl paste comm join od git
-""".split()
+PROGRAMS = [
+    "bash", "sh", "env", "ls", "cat", "cp", "mv", "rm", "mkdir", "rmdir", "ln", "chmod", "chown", "touch", "head",
+    "tail", "sort", "uniq", "wc", "cut", "tr", "tee", "sed", "grep", "egrep", "fgrep", "find", "xargs", "awk",
+    "diff", "cmp", "patch", "tar", "gzip", "gunzip", "id", "whoami", "hostname", "uname", "date", "sleep",
+    "timeout", "kill", "pwd", "echo", "printf", "test", "[", "true", "false", "seq", "expr", "basename",
+    "dirname", "readlink", "realpath", "mktemp", "mkfifo", "stat", "du", "df", "dd", "sha256sum", "md5sum",
+    "base64", "nproc", "ps", "pgrep", "pkill", "yes", "sync", "nohup", "setsid", "which", "install", "less", "nl",
+    "paste", "comm", "join", "od", "git",
+]  # fmt: skip
 SKIPPED_STDLIB = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "__pycache__", "site-packages"}
 ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000::/home/agent:/bin/bash\n"
@@ -167,9 +170,11 @@ async def build_local_image(docker_host: str, tag: str = DEFAULT_TAG, *, timeout
     with tempfile.TemporaryFile() as file:
         await asyncio.to_thread(write_tar, file)
         file.seek(0)
-        async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
-            async with session.post("http://engine/images/create", params=params, data=file) as answer:
-                text = await answer.text()
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=limit) as session,
+            session.post("http://engine/images/create", params=params, data=file) as answer,
+        ):
+            text = await answer.text()
     if answer.status != 200 or '"error"' in text:
         raise SandboxError(f"the engine at {docker_host} refused the image: {text.strip()[-500:]}")
     return tag

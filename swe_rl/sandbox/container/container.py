@@ -1,0 +1,188 @@
+"""One running container: commands through its supervisor, recovery when that is lost, and never a command twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from swe_rl.sandbox.container.engine import MANAGED_LABEL, Engine
+from swe_rl.sandbox.container.errors import (
+    CommandInterrupted,
+    ContainerBusy,
+    ContainerGone,
+    EngineRefused,
+    ImageUnusable,
+)
+from swe_rl.sandbox.container.limits import Limits, host_config
+from swe_rl.sandbox.container.supervisor import Outcome, Supervisor, entrypoint, preamble
+from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
+from swe_rl.types import ExecResult
+
+FIRST_HELLO_SECONDS = 30.0  # a loaded node may be slow to start a container
+HELLO_SECONDS = 5.0
+LIMITS_LABEL = "swe-rl.pids"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to create. `labels` are the caller's; the managed label is added."""
+
+    image: str
+    cwd: str = ""  # "" = the image's own working directory; made where it is missing
+    name: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    capabilities: tuple[str, ...] = ()
+
+
+class Container:
+    """Use `create` or `find`. Commands of one container run one after the other."""
+
+    def __init__(self, engine: Engine, container_id: str, cwd: str, image: str, labels: dict[str, str]) -> None:
+        self.id = container_id
+        self.cwd = cwd or "/"
+        self.image = image
+        self.labels = labels
+        self.used_at = time.monotonic()
+        self.ended_because = ""  # why the server itself ended it, e.g. for its disk use
+        self._engine = engine
+        self._lock = asyncio.Lock()
+        self._supervisor: Supervisor | None = None
+
+    @classmethod
+    async def create(cls, engine: Engine, spec: Spec) -> Container:
+        """Create and start a hardened container; it answers when this returns. Raises SandboxError kinds; leaves nothing."""
+        limits = spec.limits
+        config: dict[str, Any] = {
+            "Image": spec.image,
+            **entrypoint(limits),
+            "OpenStdin": True,
+            "Tty": False,
+            "Env": [f"{name}={value}" for name, value in spec.env.items()],
+            "Labels": {**spec.labels, MANAGED_LABEL: "1"},
+            "NetworkDisabled": not limits.network,
+            "HostConfig": host_config(limits, disk_quota=engine.disk_quota, capabilities=spec.capabilities),
+        }
+        if spec.cwd:
+            config["WorkingDir"] = spec.cwd
+        container_id = await engine.create(config, spec.name)
+        container = cls(engine, container_id, spec.cwd, spec.image, config["Labels"])
+        try:
+            if not spec.cwd:
+                container.cwd = (await engine.inspect(container_id))["Config"].get("WorkingDir") or "/"
+            await container._start(FIRST_HELLO_SECONDS)
+        except BaseException:
+            await asyncio.shield(engine.remove(container_id))
+            raise
+        return container
+
+    @classmethod
+    async def find(cls, engine: Engine, name: str) -> Container:
+        """A managed container by id or name, e.g. after a restart of the server. Raises ContainerGone."""
+        found = await engine.inspect(name)
+        config = found["Config"]
+        if MANAGED_LABEL not in (config.get("Labels") or {}):
+            raise ContainerGone(f"container {name[:64]} is not one of ours")
+        return cls(engine, found["Id"], config.get("WorkingDir") or "/", config["Image"], config["Labels"])
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout: float,
+        cwd: str = "",
+        env: dict[str, str] | None = None,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> ExecResult:
+        """Run `command` as the `Sandbox` protocol says.
+
+        Raises ContainerGone, ContainerBusy or EngineUnavailable when nothing was run, CommandInterrupted when it may have.
+        """
+        data = command.encode("utf-8", "surrogateescape")
+        start = preamble(cwd or self.cwd, env or {})
+        return (await self.run(data, start, timeout=timeout, output_limit=output_limit)).result()
+
+    async def run(self, command: bytes, start: bytes, *, timeout: float, output_limit: int) -> Outcome:
+        """Run `command` after the lines of `start`, which may use its bytes otherwise. Raises as `exec`."""
+        try:
+            await asyncio.wait_for(self._lock.acquire(), timeout)
+        except asyncio.TimeoutError:
+            raise ContainerBusy(f"container {self.id[:12]} was busy with another command for {timeout:.0f} s") from None
+        try:
+            self.used_at = time.monotonic()
+            supervisor = self._supervisor
+            if supervisor is None or not supervisor.connected:
+                supervisor = await self._recover()
+            try:
+                return await supervisor.run(command, start, timeout=timeout, output_limit=output_limit)
+            except CommandInterrupted as error:
+                raise CommandInterrupted(f"{error} ({await self._state()})") from error
+        finally:
+            self.used_at = time.monotonic()
+            self._lock.release()
+
+    async def destroy(self) -> bool:
+        """Remove it; False when it was gone already."""
+        await self.detach()
+        return await self._engine.remove(self.id)
+
+    async def kill(self, reason: str) -> None:
+        """End it for good, e.g. because it broke a limit that is only watched."""
+        self.ended_because = reason
+        await self._engine.kill(self.id)
+
+    async def detach(self) -> None:
+        """Let go of the supervisor's stream."""
+        if self._supervisor is not None:
+            await self._supervisor.close()
+
+    async def _start(self, hello_seconds: float) -> Supervisor:
+        supervisor = Supervisor(await self._engine.attach(self.id))
+        try:
+            await self._engine.start(self.id)
+            if not await supervisor.hello(hello_seconds):
+                raise ImageUnusable(f"the supervisor does not start in {self.image}: {await self._state()}")
+        except EngineRefused as error:
+            await supervisor.close()
+            if "bash" in str(error) and ("not found" in str(error) or "no such file" in str(error)):
+                raise ImageUnusable(f"image {self.image} has no bash") from error
+            raise
+        except BaseException:
+            await supervisor.close()
+            raise
+        self._supervisor = supervisor
+        return supervisor
+
+    async def _recover(self) -> Supervisor:
+        """A supervisor that answers: the running one (a new server attaches to it), else a fresh start of the container.
+
+        The supervisor is PID 1, so when it is lost the container has stopped; files survive the start, processes do not.
+        """
+        if self.ended_because:
+            raise ContainerGone(f"container {self.id[:12]} was ended: {self.ended_because}")
+        if (await self._engine.inspect(self.id))["State"]["Running"]:
+            supervisor = Supervisor(await self._engine.attach(self.id))
+            if await supervisor.hello(HELLO_SECONDS):
+                self._supervisor = supervisor
+                return supervisor
+            await self._engine.kill(self.id)
+            for _ in range(100):
+                if not (await self._engine.inspect(self.id))["State"]["Running"]:
+                    break
+                await asyncio.sleep(0.05)
+        return await self._start(FIRST_HELLO_SECONDS)
+
+    async def _state(self) -> str:
+        if self.ended_because:
+            return self.ended_because
+        try:
+            state = (await self._engine.inspect(self.id))["State"]
+        except ContainerGone:
+            return "the container has been removed"
+        except Exception as error:
+            return f"the engine cannot say what became of it: {error}"
+        killed = "out of memory, " if state.get("OOMKilled") else ""
+        return f"container {state['Status']}, {killed}exit code {state['ExitCode']}"

@@ -1,0 +1,190 @@
+"""The container engine's API (Docker, or Podman through its compatible socket), with its failures made typed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+from aiodocker import Docker, DockerError
+from aiodocker.stream import Stream
+from yarl import URL
+
+from swe_rl.sandbox.container.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
+
+MANAGED_LABEL = "swe-rl.managed"
+CALL_SECONDS = 120.0  # bound of a single API call that has no bound of its own
+
+
+@contextlib.contextmanager
+def typed_errors(what: str) -> Iterator[None]:
+    """Turn the client's errors into ours: gone, missing, unavailable, refused."""
+    try:
+        yield
+    except DockerError as error:
+        message = f"{what}: {error.message}"
+        if error.status == 900:
+            raise EngineUnavailable(message) from error
+        if error.status == 404 and "image" in error.message.lower() and "container" not in error.message.lower():
+            raise ImageMissing(message) from error
+        if error.status == 404:
+            raise ContainerGone(message) from error
+        raise EngineRefused(error.status, message) from error
+    except asyncio.TimeoutError as error:
+        raise EngineUnavailable(f"{what}: the engine did not answer in time") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise EngineUnavailable(f"{what}: {error or type(error).__name__}") from error
+
+
+class Engine:
+    """One engine. `url` is a DOCKER_HOST (unix:///path or tcp://...). `aclose()` ends its connections."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._docker: Docker | None = None
+        self._connector: aiohttp.BaseConnector | None = None
+        self.disk_quota = True  # until the engine says that its storage driver has none
+
+    @property
+    def docker(self) -> Docker:
+        if self._docker is None:
+            # No limit: every container holds one connection for its supervisor.
+            path = self.url.removeprefix("unix://")
+            unix = self.url.startswith("unix://")
+            self._connector = aiohttp.UnixConnector(path, limit=0) if unix else aiohttp.TCPConnector(limit=0)
+            bounds = aiohttp.ClientTimeout(total=CALL_SECONDS, sock_connect=10)
+            url = "http://engine" if unix else self.url
+            self._docker = Docker(url=url, connector=self._connector, timeout=bounds)
+        return self._docker
+
+    async def aclose(self) -> None:
+        if self._docker is not None and self._connector is not None:
+            await self._docker.close()
+            await self._connector.close()
+
+    async def info(self) -> dict[str, Any]:
+        """The engine's /info. Raises EngineUnavailable."""
+        with typed_errors(f"engine {self.url}"):
+            return dict(await self.docker.system.info())
+
+    async def create(self, config: dict[str, Any], name: str | None) -> str:
+        """Create a container and return its id. A storage driver without quota is remembered. Raises as `typed_errors`."""
+        with typed_errors(f"create from {config['Image']}"):
+            try:
+                container = await self.docker.containers.create(config, name=name)
+            except DockerError as error:
+                if "StorageOpt" not in config["HostConfig"] or "storage" not in error.message.lower():
+                    raise
+                self.disk_quota = False
+                del config["HostConfig"]["StorageOpt"]
+                container = await self.docker.containers.create(config, name=name)
+        return container.id
+
+    async def start(self, container_id: str) -> None:
+        with typed_errors(f"start {container_id[:12]}"):
+            await self.docker.containers.container(container_id).start()
+
+    async def kill(self, container_id: str) -> None:
+        """SIGKILL its first process; a container that does not run is no error."""
+        with typed_errors(f"kill {container_id[:12]}"):
+            try:
+                await self.docker.containers.container(container_id).kill()
+            except DockerError as error:
+                if error.status not in (409, 500):
+                    raise
+
+    async def remove(self, container_id: str) -> bool:
+        """Remove it with everything in it; False when there was none. A removal under way elsewhere is waited for."""
+        with typed_errors(f"remove {container_id[:12]}"):
+            for pause in (0.1, 0.3, 1.0, 3.0, None):
+                try:
+                    await self.docker.containers.container(container_id).delete(force=True, v=True)
+                    return True
+                except DockerError as error:
+                    if error.status == 404:
+                        return False
+                    if error.status != 409 or pause is None:
+                        raise
+                    await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    async def inspect(self, container_id: str) -> dict[str, Any]:
+        with typed_errors(f"container {container_id[:64]}"):
+            return dict(await self.docker.containers.container(container_id).show())
+
+    async def list(self, *labels: str, size: bool = False) -> list[dict[str, Any]]:
+        """Managed containers, running or not, that carry all `labels` ("name" or "name=value")."""
+        filters = json.dumps({"label": [MANAGED_LABEL, *labels]})
+        with typed_errors("list containers"):
+            async with self.raw(
+                "GET", "containers/json", {"all": "1", "size": str(int(size)), "filters": filters}
+            ) as r:
+                return await r.json()
+
+    async def attach(self, container_id: str) -> Stream:
+        """Its stdin and stdout, kept open; works before the start too, so that nothing is missed."""
+
+        async def setup() -> tuple[URL, None, bool]:
+            query = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 0, "logs": 0}
+            return URL(f"containers/{container_id}/attach").with_query(query), None, False
+
+        stream = Stream(self.docker, setup)
+        with typed_errors(f"attach {container_id[:12]}"):
+            return await stream.__aenter__()
+
+    async def exists(self, container_id: str, path: str) -> bool:
+        """Whether the container's file system has `path`."""
+        with typed_errors(f"container {container_id[:12]}"):
+            try:
+                async with self.raw("HEAD", f"containers/{container_id}/archive", {"path": path}):
+                    return True
+            except DockerError as error:
+                if error.status == 404 and (await self.inspect(container_id)):
+                    return False
+                raise
+
+    async def put_archive(self, container_id: str, folder: str, tar: bytes | AsyncIterator[bytes]) -> None:
+        """Unpack a tar stream below `folder`, which must exist; owners and modes are those of the tar."""
+        with typed_errors(f"upload to {container_id[:12]}:{folder}"):
+            path = f"containers/{container_id}/archive"
+            async with self.raw("PUT", path, {"path": folder}, data=tar, timeout=600.0):
+                return
+
+    @contextlib.asynccontextmanager
+    async def get_archive(
+        self, container_id: str, path: str
+    ) -> AsyncIterator[tuple[dict[str, Any], aiohttp.StreamReader]]:
+        """(stat of `path`, tar stream of it). The stat has name, size, mode and linkTarget."""
+        with typed_errors(f"download {container_id[:12]}:{path}"):
+            where = f"containers/{container_id}/archive"
+            async with self.raw("GET", where, {"path": path}, timeout=600.0) as response:
+                stat = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
+                yield stat, response.content
+
+    @contextlib.asynccontextmanager
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        params: dict[str, str],
+        *,
+        data: Any = None,
+        headers: dict[str, str] | None = None,
+        timeout: float = CALL_SECONDS,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A call with a streamed body or answer. Raises DockerError, which `typed_errors` around it translates."""
+        docker = self.docker
+        bounds = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
+        async with docker.session.request(
+            method, f"{docker.docker_host}/{path}", params=params, data=data, headers=headers, timeout=bounds
+        ) as response:
+            if response.status >= 400:
+                text = await response.text()
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    text = str(json.loads(text)["message"])
+                raise DockerError(response.status, text)
+            yield response

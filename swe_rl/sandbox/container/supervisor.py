@@ -1,0 +1,158 @@
+"""The server's side of supervisor.sh: framed commands over the attach stream of one container.
+
+Per command it costs one write and one read, no call of the engine's API: milliseconds in place of the engine's exec.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from aiodocker.stream import Stream
+
+from swe_rl.sandbox.container.errors import CommandInterrupted
+from swe_rl.sandbox.container.limits import SUPERVISOR_FOLDER, Limits
+from swe_rl.types import ExecResult
+
+SCRIPT = Path(__file__).with_name("supervisor.sh").read_text(encoding="utf-8")
+ANSWER_GRACE = 20.0  # seconds beyond a command's deadline: killing it, ending its output (3 s), a slow login shell
+LOGIN_SECONDS = 60.0  # that the login shell may take, once
+MAX_OUTPUT = 24 * 1024 * 1024  # bytes kept of one command, whatever is asked; they lie in the container's tmpfs
+BROKEN = (
+    asyncio.TimeoutError,
+    CommandInterrupted,
+    aiohttp.ClientError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    AssertionError,
+)
+
+
+def entrypoint(limits: Limits) -> dict[str, list[str]]:
+    """Entrypoint and Cmd that make the supervisor PID 1."""
+    return {
+        "Entrypoint": ["bash", "--norc", "--noprofile", "-c", SCRIPT],
+        "Cmd": ["swe-rl-supervisor", SUPERVISOR_FOLDER, str(limits.pids)],
+    }
+
+
+def preamble(cwd: str, env: dict[str, str]) -> bytes:
+    """The lines that run before a command: its folder and its extra variables (names are checked by the caller)."""
+    lines = [f"cd -- {shlex.quote(cwd)} || exit 1", "unset OLDPWD"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
+    return "\n".join(lines).encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended. head: its first `limit` output bytes or a little more; tail: the last where there were more."""
+
+    returncode: int
+    timed_out: bool
+    head: bytes
+    tail: bytes
+    total: int  # at least so many bytes were printed
+    limit: int
+    seconds: float
+
+    def result(self) -> ExecResult:
+        """The same with at most about `limit` bytes as text and a line that states a cut."""
+        text, cut = self.head.decode("utf-8", "replace"), False
+        if self.tail or len(self.head) > self.limit:
+            half = self.limit // 2
+            head, tail = self.head[:half], (self.tail or self.head)[-half or self.limit :]
+            dropped = max(1, self.total - len(head) - len(tail))
+            line = f"\n[... about {dropped} bytes of output left out ...]\n"
+            text, cut = head.decode("utf-8", "replace") + line + tail.decode("utf-8", "replace"), True
+        return ExecResult(self.returncode, text, self.timed_out, cut, self.seconds)
+
+
+class Supervisor:
+    """One attached supervisor. Commands must be run one at a time. After CommandInterrupted it is of no more use."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+        self.alive = True
+
+    async def hello(self, timeout: float) -> bool:
+        """Whether it answers. A supervisor that is still busy with an earlier server's command does not, in time."""
+        nonce = uuid.uuid4().hex
+        try:
+            await asyncio.wait_for(self._answer(f"\nhello {nonce}\n".encode(), f"ready {nonce}"), timeout)
+            return True
+        except BROKEN:
+            await self.close()
+            return False
+
+    @property
+    def connected(self) -> bool:
+        """False once the container's end is known: then nothing can have been sent."""
+        response = self._stream._resp
+        connection = response.connection if response is not None else None
+        return self.alive and connection is not None and connection.transport is not None
+
+    async def run(self, command: bytes, start: bytes, *, timeout: float, output_limit: int) -> Outcome:
+        """Run one command. Raises CommandInterrupted when no answer comes: whether and how it ran is unknown."""
+        started = time.monotonic()
+        nonce = uuid.uuid4().hex
+        limit = min(output_limit, MAX_OUTPUT)
+        kept = max(1, -(-limit // 1024)) * 1024
+        frame = f"run {nonce} {int(timeout * 1000)} {kept} {limit // 2 + 1} {len(start)} {len(command)}\n".encode()
+        bound = timeout + ANSWER_GRACE + LOGIN_SECONDS
+        try:
+            code, expired, head, tail, total = await asyncio.wait_for(self._run(frame + start + command, nonce), bound)
+        except BROKEN as error:
+            await self.close()
+            raise CommandInterrupted(f"the supervisor gave no answer: {error or type(error).__name__}") from error
+        except BaseException:
+            await self.close()  # its answer would be taken for the next command's
+            raise
+        return Outcome(code, expired, head, tail, total, limit, time.monotonic() - started)
+
+    async def _run(self, frame: bytes, nonce: str) -> tuple[int, bool, bytes, bytes, int]:
+        line = await self._answer(frame, f"done {nonce}")
+        code, expired, _, head, tail, total = (int(word) for word in line.split()[2:8])
+        return code, bool(expired), await self._take(head), await self._take(tail), total
+
+    async def _answer(self, frame: bytes, start: str) -> str:
+        """Send a frame and read on to the line that answers it; what an earlier server left unread is skipped."""
+        await self._stream.write_in(frame)
+        while not (line := await self._line()).startswith(start):
+            pass
+        return line
+
+    async def close(self) -> None:
+        """Let go of the stream; the supervisor itself goes on."""
+        self.alive = False
+        await self._stream.close()
+
+    async def _more(self) -> None:
+        message = await self._stream.read_out()
+        if message is None:
+            self.alive = False
+            raise CommandInterrupted("the container's first process has ended")
+        if message.stream == 1:
+            self._buffer += message.data
+
+    async def _line(self) -> str:
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > 4096:
+                self._buffer.clear()  # the rest of an answer that an earlier server did not take
+            await self._more()
+        line = self._buffer[:end].decode("utf-8", "replace")
+        del self._buffer[: end + 1]
+        return line
+
+    async def _take(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            await self._more()
+        data = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return data

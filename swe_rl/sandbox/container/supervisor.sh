@@ -1,0 +1,178 @@
+# The supervisor: PID 1 of every container, spoken to over the kept-open stdin and stdout of the engine's attach call.
+# As PID 1 it cannot be killed from inside, adopts and reaps orphans, and `kill -KILL -1` ends all others atomically.
+# It forks only while there is room for processes: a failed fork would end it, and the container with it.
+#
+#   in:   hello ID\n
+#         run ID TIMEOUT_MS HEAD TAIL PREAMBLE_BYTES COMMAND_BYTES\n, then the bytes of both
+#   out:  ready ID\n
+#         done ID RETURNCODE TIMED_OUT MS HEAD_BYTES TAIL_BYTES TOTAL_BYTES\n, then the bytes of head and tail
+#
+# A command's output goes through a pipe into files (the first HEAD, whole KiB, and the last TAIL bytes), never onto the
+# control stream, so nothing that is printed can be taken for an answer. Arguments: FOLDER (a private tmpfs) PIDS_LIMIT
+
+exec 2>/dev/null
+folder=$1 pids_limit=$2 drain= drain_head= login=
+umask 022
+if [[ -v LC_ALL ]]; then locale=("LC_ALL=$LC_ALL"); else locale=(-u LC_ALL); fi
+LC_ALL=C # lengths are bytes
+cd "$folder" && mkfifo never output middle && exec 4<>never || exit 1
+
+milliseconds() { # -> $now; bash before 5.0 has whole seconds only
+    if [[ ${EPOCHREALTIME-} ]]; then now=$((${EPOCHREALTIME/[.,]/} / 1000)); else now=$((SECONDS * 1000)); fi
+}
+
+nap() { # nap MS: sleep without a process (nothing is ever written to `never`)
+    local fraction=00$1
+    read -r -t "$(($1 / 1000)).${fraction: -3}" -u 4
+}
+
+await() { # await PID UNTIL_MS: 0 once the child is gone, 1 at the deadline; looks often at first, then ever more rarely
+    local started slice
+    milliseconds
+    started=$now
+    while kill -0 "$1"; do
+        milliseconds
+        ((now < $2)) || return 1
+        slice=$(((now - started) / 8 + 1))
+        nap $((slice < 100 ? slice : 100))
+        kill -0 "$drain" || overflow
+    done
+    return 0
+}
+
+processes() { # -> $count, as the pids limit counts them
+    read -r count </sys/fs/cgroup/pids.current || read -r count </sys/fs/cgroup/pids/pids.current || count=0
+}
+
+make_room() { # left-over daemons must not starve the next command of processes
+    local count try
+    for ((try = 0; try < 50; try++)); do
+        processes
+        ((count > pids_limit / 2)) || return 0
+        kill -KILL -1
+        nap 20
+    done
+}
+
+end_session() { # end_session SID: kill what is left of a command that has ended; a daemon (new session) may stay
+    local stat line found try
+    kill -KILL -- "-$1"
+    for ((try = 0; try < 50; try++)); do
+        found=
+        for stat in /proc/[0-9]*/stat; do
+            line=
+            IFS= read -r -d '' line <"$stat"
+            set -- "$1" ${line##*) } # SID STATE PPID PGRP SESSION ...
+            [[ ${5-} == "$1" && $2 != [ZX] ]] && found=1 && kill -KILL "${stat//[!0-9]/}"
+        done
+        [[ $found ]] || return 0
+    done
+    kill -KILL -1
+}
+
+# Output. The pipe is a FIFO opened anew for each command. A file size limit makes `cat` stop at the head's end; unlike
+# `head` and `dd` it writes all it has read at once and counts bytes, so that ending it early loses nothing.
+
+prepare() { # prepare HEAD: the pipe (5 reads, 7 writes) and its first reader; done before the next command comes
+    exec 5<&- 7>&- 6<>output 5<output 7>output 6>&-
+    : >head >tail >passed
+    (ulimit -c 0 && ulimit -f $(($1 / 1024)) && exec cat >head) <&5 4>&- 5<&- 7>&- &
+    drain=$! drain_head=$1 overflown=
+}
+
+overflow() { # the head is full: pass the rest through `tail`, and let dd report how much that was
+    local count
+    processes
+    [[ $overflown ]] || ((count > pids_limit - 8)) && return
+    wait "$drain"
+    (($? == 153)) || return # 128 + SIGXFSZ
+    overflown=1
+    tail -c "$drain_tail" <middle >tail 4>&- 5<&- 7>&- &
+    tail_pid=$!
+    dd bs=65536 <&5 >middle 2>passed 4>&- 5<&- 7>&- &
+    drain=$!
+}
+
+finish_output() { # a daemon that still holds the pipe must not hold the answer
+    milliseconds
+    if ! await "$drain" $((now + 300)); then
+        kill -INT "$drain"
+        rm output && mkfifo output
+    fi
+    if [[ $overflown ]]; then
+        milliseconds
+        await "$tail_pid" $((now + 3000)) || kill -KILL "$drain" "$tail_pid"
+    fi
+}
+
+size() { # size FILE -> $bytes, and the bytes themselves in $text where builtins can print them (small, no NUL)
+    bytes=0 text=
+    [[ -s $1 ]] || return
+    if IFS= read -r -d '' -n 65536 text <"$1" || ((${#text} == 65536)); then bytes=$(wc -c <"$1") text=; else bytes=${#text}; fi
+}
+
+# What a login shell adds (conda and the like) is taken once, and again when a start-up file is newer than the copy.
+
+startup=(/etc/profile /etc/profile.d/*.sh /etc/bash.bashrc ~/.bash_profile ~/.bash_login ~/.profile ~/.bashrc)
+dump='{
+    [[ $- == *e* ]] && builtin echo set -e
+    IFS=: && builtin echo builtin shopt -s ${BASHOPTS//login_shell/}
+    builtin umask -p; builtin declare -px; builtin declare -f; builtin declare -Fx; builtin alias -p
+} >&9'
+
+login() {
+    local file child
+    for file in "${startup[@]}"; do [[ $file -nt login ]] && login=; done
+    [[ $login ]] && return
+    : >login.new
+    env "${locale[@]}" setsid "$BASH" -lc "$dump" 9>login.new </dev/null >/dev/null 4>&- 5<&- 7>&- &
+    child=$!
+    milliseconds
+    await "$child" "$((now + 60000))"
+    end_session "$child"
+    wait "$child"
+    while IFS= read -r file; do printf '%s\n' "$file"; done <login.new >login
+    login=taken
+}
+
+# The preamble ($1) may use the command's bytes itself, from descriptor 3, and exit: so files are written.
+runner='unset BASH_ENV OLDPWD; . ./login; exec 3<command; eval "$1"; set --; IFS= read -r -d "" <&3; exec 3<&-; eval "$REPLY"'
+
+run() {
+    local id=$1 timeout=$2 head=$3 drain_tail=$4 preamble='' command=''
+    local child started rc expired=0 tail=0 total=0 bytes text line
+    IFS= read -r -N "$5" preamble
+    if (($6 <= 65536)); then IFS= read -r -N "$6" command && printf %s "$command" >command; else head -c "$6" >command; fi
+    [[ $drain_head == "$head" ]] && kill -0 "$drain" || prepare "$head"
+    login
+    milliseconds
+    started=$now
+    BASH_ENV= setsid "$BASH" --norc --noprofile -c "$runner" bash "$preamble" </dev/null >&7 2>&1 4>&- 5<&- 7>&- &
+    child=$!
+    exec 7>&-
+    await "$child" $((started + timeout)) || expired=1
+    end_session "$child"
+    wait "$child"
+    rc=$?
+    finish_output
+    ((expired)) && rc=124 && kill -KILL -1
+    if [[ -s tail ]]; then
+        tail=$(wc -c <tail) total=$tail
+        while read -r line; do [[ $line == *bytes* ]] && total=${line%% *}; done <passed
+    fi
+    size head
+    milliseconds
+    printf 'done %s %s %s %s %s %s %s\n' "$id" "$rc" "$expired" $((now - started)) "$bytes" "$tail" $((bytes + total))
+    if [[ $text ]]; then printf %s "$text"; elif ((bytes)); then cat head; fi
+    if ((tail)); then cat tail; fi
+    make_room
+    prepare "$head"
+}
+
+while :; do
+    read -r verb arguments || continue
+    case $verb in
+        hello) printf 'ready %s\n' "$arguments" ;;
+        run) run $arguments ;;
+    esac
+done
