@@ -1,0 +1,86 @@
+"""The two coroutines that a trainer calls: `generate` makes an attempt, `reward_func` grades it.
+
+They have the signatures of slime's custom functions (`--custom-generate-function-path`, `--custom-rm-path`) and use only
+attribute names that its `Sample` shares with ours, so they can be plugged into slime as they are; our own rollout
+manager calls the same two.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from swe_rl.errors import DataError
+from swe_rl.rollout.attempt import grade_attempt, run_attempt
+from swe_rl.rollout.runtime import runtime_for
+from swe_rl.rollout.samples import make_samples
+from swe_rl.tasks.forms import task_from_row
+from swe_rl.types import Task, Verdict
+
+
+async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+    """Let the bash agent work on the sample's task in a fresh sandbox.
+
+    args: our Config, or any Namespace (what it lacks comes from the environment and defaults).
+    sample: `metadata["instance"]` holds the task in any known dataset form; `metadata["attempts_dir"]`, where set, replaces
+    the folder for attempts. sampling_params: SGLang's names; `max_new_tokens` bounds one turn.
+    Returns the sample filled with tokens, loss mask and log-probs, or a list where the attempt has several segments (or
+    steps, with `dynamic_history`). An attempt that failed for reasons of the infrastructure, also after fresh starts,
+    comes back with status FAILED and `remove_sample` set. Raises ConfigError, and DataError for a row that is no task.
+    """
+    runtime = await runtime_for(args)
+    task = task_of(sample)
+    directory = sample.metadata.get("attempts_dir") or runtime.attempts_dir
+    attempt = await run_attempt(
+        runtime,
+        task,
+        sampling_params,
+        group=sample.group_index or 0,
+        index=sample.index or 0,
+        directory=Path(directory) if directory else None,
+    )
+    runtime.remember(attempt)
+    trajectory = attempt.trajectory
+    if getattr(sample, "rollout_id", None) is None:
+        sample.rollout_id = sample.index
+    sample.metadata = {
+        **sample.metadata,
+        "attempt_id": attempt.attempt_id,
+        "attempt_dir": str(attempt.directory or ""),
+        "instance_id": task.instance_id,
+        "exit_status": trajectory.exit_status,
+        "verdict": attempt.verdict.value if attempt.verdict else None,
+    }
+    samples = make_samples(sample, trajectory, runtime.tokenizer, dynamic_history=runtime.config.dynamic_history)
+    return samples[0] if len(samples) == 1 else samples
+
+
+async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
+    """Grade the attempt that `generate` made, by the task's own tests in a fresh sandbox: 1.0 resolved, 0.0 not.
+
+    sample: one sample, or a list (then a list of rewards comes back); samples of one attempt are graded once together.
+    Sets `metadata["verdict"]`; an `infra_error`, which says nothing about the policy, also sets `remove_sample`.
+    Raises DataError for a sample that did not come from `generate` in this process.
+    """
+    if isinstance(sample, list):
+        return [await reward_func(args, one) for one in sample]
+    runtime = await runtime_for(args)
+    attempt_id = sample.metadata.get("attempt_id", "")
+    attempt = runtime.recall(attempt_id)
+    if attempt is None:
+        raise DataError(f"sample {sample.index}: attempt '{attempt_id}' is not known here: was it made by `generate`?")
+    verdict = await grade_attempt(runtime, attempt)
+    sample.metadata["verdict"] = verdict.value
+    if verdict is Verdict.INFRA_ERROR:
+        sample.remove_sample = True
+    return verdict.reward
+
+
+def task_of(sample: Any) -> Task:
+    """The task in a sample's metadata; raises DataError where there is none."""
+    if isinstance(sample.metadata.get("instance"), Task):
+        return sample.metadata["instance"]
+    try:
+        return task_from_row({"text": sample.prompt, "metadata": sample.metadata})
+    except ValueError as error:
+        raise DataError(f"sample {sample.index}: metadata holds no task: {error}") from error

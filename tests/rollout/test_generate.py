@@ -1,0 +1,216 @@
+"""`generate` and `reward_func`: real bash, git and pytest in real sandboxes; how attempts end and what they leave."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+
+import pytest
+
+from swe_rl.errors import ConfigError, DataError, EngineError, SandboxError, SandboxUnavailable
+from swe_rl.generate_with_swe import generate, reward_func, task_of
+from swe_rl.rollout.runtime import config_from_args
+from swe_rl.types import Sample, SampleStatus
+from tests.agent.repository import FIX_COMMAND, SUBMIT_COMMAND
+from tests.agent.scripted import ScriptedEngine, bash
+
+SOLVE = [bash("cat solution.py"), bash(FIX_COMMAND), bash(SUBMIT_COMMAND)]
+
+
+def new_sample(task, **values):
+    metadata = {"instance": dataclasses.asdict(task), "data_source": "test"}
+    return Sample(**{"group_index": 4, "index": 2, "prompt": task.problem_statement, "metadata": metadata, **values})
+
+
+def open_boxes(tmp_path):
+    return [path.parent for path in (tmp_path / "sandboxes").rglob("solution.py")]
+
+
+async def test_resolved(make_runtime, tokenizer, task, tmp_path):
+    engine = ScriptedEngine(tokenizer, SOLVE)
+    runtime = await make_runtime(engine)
+    sample = await generate(runtime.config, new_sample(task), {"temperature": 1.0, "max_new_tokens": 256})
+    assert sample.status is SampleStatus.COMPLETED and sample.rollout_id == 2 and sample.reward is None
+    sample.validate()
+    assert sum(sample.loss_mask) == sum(len(result.output_ids) for result in engine.results)
+    assert await reward_func(runtime.config, sample) == 1.0
+    assert sample.metadata["verdict"] == "resolved" and not sample.remove_sample
+    (directory,) = (tmp_path / "attempts").iterdir()
+    assert directory.name.startswith("demo__clamp-1__g4__i2__")
+    trajectory = json.loads((directory / "traj.json").read_text())
+    assert trajectory["info"]["verdict"] == "resolved" and trajectory["info"]["reward"] == 1.0
+    assert {"allocate", "agent", "collect", "grade", "close", "model", "command"} <= set(trajectory["info"]["timings"])
+    assert b"+    return max(low, min(value, high))" in (directory / "patch.diff").read_bytes()
+    meta = json.loads((directory / "meta.json").read_text())
+    assert meta["weight_versions"] == [0, 1, 2] and meta["sampling_params"]["max_new_tokens"] == 256
+    assert meta["tokens"]["sampled"] == meta["tokens"]["trained"] == sum(sample.loss_mask)
+    assert open_boxes(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict", "exit_status", "status"),
+    [
+        ([bash(SUBMIT_COMMAND)], "no_patch", "submitted", SampleStatus.COMPLETED),
+        ([bash("echo '# x' >> solution.py"), bash(SUBMIT_COMMAND)], "unresolved", "submitted", SampleStatus.COMPLETED),
+        ([bash(FIX_COMMAND), *[bash("ls")] * 9], "resolved", "step_limit", SampleStatus.TRUNCATED),
+        ([bash(FIX_COMMAND), bash("seq 1 5000")], "resolved", "context_limit", SampleStatus.TRUNCATED),
+        ([bash(FIX_COMMAND + "; git commit -qam done"), bash(SUBMIT_COMMAND)], "resolved", "submitted", SampleStatus.COMPLETED),
+    ],
+)
+async def test_other_ends(make_runtime, tokenizer, task, answers, verdict, exit_status, status):
+    """Also where steps or context run out, the patch so far is taken and graded."""
+    settings = {"swe_agent_config": "quickstart", "rollout_max_context_len": 2000, "step_limit": 4}
+    runtime = await make_runtime(ScriptedEngine(tokenizer, answers), **settings)
+    sample = await generate(runtime.config, new_sample(task), {})
+    assert (sample.metadata["exit_status"], sample.status) == (exit_status, status)
+    assert await reward_func(runtime.config, sample) == float(verdict == "resolved")
+    assert sample.metadata["verdict"] == verdict
+
+
+async def test_several_segments_share_one_grading(make_runtime, tokenizer, task, monkeypatch):
+    answers = [bash(FIX_COMMAND), *[bash(f"seq {i} {i + 40}") for i in range(6)], bash(SUBMIT_COMMAND)]
+    settings = {"swe_agent_config": "quickstart", "rollout_max_context_len": 1300, "step_limit": 9}
+    runtime = await make_runtime(ScriptedEngine(tokenizer, answers), **settings)
+    opened = []
+    real = runtime.provider.open
+
+    async def counted(*args, **kwargs):
+        opened.append(kwargs["purpose"])
+        return await real(*args, **kwargs)
+
+    monkeypatch.setattr(runtime.provider, "open", counted)
+    samples = await generate(runtime.config, new_sample(task, rollout_id=11), {})
+    assert len(samples) > 1 and {sample.rollout_id for sample in samples} == {11}
+    assert [sample.metadata["fork_cause"] for sample in samples][:2] == ["", "context_dropped"]
+    assert await asyncio.gather(*(reward_func(runtime.config, one) for one in samples)) == [1.0] * len(samples)
+    assert await reward_func(runtime.config, samples) == [1.0] * len(samples)  # slime's batch form
+    assert opened == ["agent", "grade"]
+
+
+async def test_dynamic_history_gives_one_sample_a_step(make_runtime, tokenizer, task):
+    engine = ScriptedEngine(tokenizer, SOLVE)
+    runtime = await make_runtime(engine, dynamic_history=True)
+    samples = await generate(runtime.config, new_sample(task), {})
+    assert len(samples) == 3
+    for sample, prompt, result in zip(samples, engine.prompts, engine.results, strict=True):
+        assert sample.tokens == prompt + result.output_ids and sample.response_length == len(result.output_ids)
+        assert sample.loss_mask == [1] * len(result.output_ids) and sample.rollout_log_probs == result.log_probs
+
+
+async def test_infra_errors_start_afresh(make_runtime, tokenizer, task, tmp_path):
+    engine = ScriptedEngine(tokenizer, [bash("touch left_behind"), EngineError("gone"), bash("ls"), *SOLVE])
+    runtime = await make_runtime(engine)
+    sample = await generate(runtime.config, new_sample(task), {})
+    assert sample.status is SampleStatus.COMPLETED and await reward_func(runtime.config, sample) == 1.0
+    (directory,) = (tmp_path / "attempts").iterdir()
+    meta = json.loads((directory / "meta.json").read_text())
+    assert [failure["error"] for failure in meta["failures"]] == ["EngineError: gone"]
+    assert "Traceback" in meta["failures"][0]["traceback"]
+    listing = json.loads((directory / "traj.json").read_text())["steps"][0]["output"]
+    assert "left_behind" not in listing  # a fresh sandbox, and the failed start's tokens are not trained
+    assert sum(sample.loss_mask) == sum(len(result.output_ids) for result in engine.results[1:])
+
+
+async def test_infra_errors_that_stay_leave_the_group(make_runtime, tokenizer, task, tmp_path, monkeypatch):
+    engine = ScriptedEngine(tokenizer, [bash("ls"), EngineError("gone")])
+    runtime = await make_runtime(engine, swe_infra_retries=1)
+    sample = await generate(runtime.config, new_sample(task), {})
+    assert sample.status is SampleStatus.FAILED and sample.remove_sample
+    assert await reward_func(runtime.config, sample) == 0.0 and sample.metadata["verdict"] == "infra_error"
+    assert len(engine.prompts) == 4  # two starts, two calls each
+    assert open_boxes(tmp_path) == []
+
+    async def none_left(*args, **kwargs):
+        raise SandboxUnavailable("pool full")
+
+    monkeypatch.setattr(runtime.provider, "open", none_left)
+    sample = await generate(runtime.config, new_sample(task), {})
+    assert sample.remove_sample and sample.response_length == 0
+    sample.validate()
+
+
+async def test_a_lost_grading_is_graded_afresh(make_runtime, tokenizer, task, monkeypatch):
+    runtime = await make_runtime(ScriptedEngine(tokenizer, SOLVE))
+    sample = await generate(runtime.config, new_sample(task), {})
+    real, failures = runtime.provider.open, [SandboxError("node lost")] * 3
+
+    async def flaky(*args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return await real(*args, **kwargs)
+
+    monkeypatch.setattr(runtime.provider, "open", flaky)
+    assert await reward_func(runtime.config, sample) == 1.0
+    assert "node lost" in runtime.recall(sample.metadata["attempt_id"]).failures[0]["error"]
+
+
+async def test_a_slow_agent_does_not_starve_its_grading(make_runtime, tokenizer, task):
+    answers = [bash(FIX_COMMAND), bash("sleep 60")]
+    settings = {"swe_rollout_timeout": 16.0, "swe_command_timeout": 50.0}
+    runtime = await make_runtime(ScriptedEngine(tokenizer, answers), **settings)
+    sample = await generate(runtime.config, new_sample(task), {})
+    assert sample.metadata["exit_status"] == "deadline"
+    assert await reward_func(runtime.config, sample) == 1.0
+
+
+async def test_a_full_disk_is_said(make_runtime, tokenizer, task, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("swe_rl.rollout.attempt.write_attempt", full)
+    runtime = await make_runtime(ScriptedEngine(tokenizer, SOLVE))
+    sample = await generate(runtime.config, new_sample(task), {})
+    assert sample.remove_sample
+    assert "No space left" in runtime.recall(sample.metadata["attempt_id"]).trajectory.verdict_detail["error"]
+
+
+async def test_cancellation_closes_the_sandbox(make_runtime, tokenizer, task, tmp_path):
+    runtime = await make_runtime(ScriptedEngine(tokenizer, [bash("sleep 60")]))
+    job = asyncio.ensure_future(generate(runtime.config, new_sample(task), {}))
+    while not runtime.progress.snapshot()["stages"].get("agent"):
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.3)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert open_boxes(tmp_path) == [] and runtime.progress.snapshot()["stages"] == {}
+
+
+async def test_samples_that_are_not_ours(make_runtime, tokenizer, task):
+    runtime = await make_runtime(ScriptedEngine(tokenizer, SOLVE))
+    with pytest.raises(DataError, match="not known here"):
+        await reward_func(runtime.config, Sample(index=3))
+    with pytest.raises(DataError, match="no task"):
+        await generate(runtime.config, Sample(index=3, metadata={"instance": {"repo": "a/b"}}), {})
+
+
+def test_our_own_rows_come_back_whole(task):
+    assert task_of(new_sample(task)) == task
+    assert task_of(Sample(metadata={"instance": task})) is task
+
+
+def test_settings_of_a_foreign_trainer(monkeypatch):
+    """An argparse Namespace of slime: what it has and we know is taken, what is None or about training is not."""
+    monkeypatch.setenv("SWE_MAX_CONCURRENT", "7")
+    args = argparse.Namespace(
+        sglang_router_ip="10.0.0.1",
+        sglang_router_port=3333,
+        rollout_max_context_len=9000,
+        rollout_max_response_len=1000,
+        n_samples_per_prompt=8,
+        hf_checkpoint="/models/x",
+        advantage_estimator="reinforce_plus_plus",
+        swe_command_timeout=None,
+        save=None,
+        lr="not ours",
+        unknown_thing=1,
+    )
+    config = config_from_args(args)
+    assert config.engine_urls == ["http://10.0.0.1:3333"] and config.swe_max_concurrent == 7
+    assert config.rollout_max_context_len == 9000 and config.hf_checkpoint == "/models/x"
+    assert config.swe_command_timeout == 60.0 and config.lr == 1e-6
+    assert config_from_args(config) is config
+    with pytest.raises(ConfigError, match="swe-rollout-timeout.*args"):
+        config_from_args(argparse.Namespace(swe_rollout_timeout=-1))
