@@ -13,10 +13,14 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 
 from swe_rl.trainer.errors import CheckpointError
+
+# What the library raises for broken files and full disks: any exception, or its own, which is no `Exception`.
+FAILURES: tuple[type[BaseException], ...] = (Exception, CheckpointException)
 
 _ALLOWED_MODULES = ("torch.distributed.checkpoint.metadata",)
 _ALLOWED_NAMES = {
@@ -72,7 +76,7 @@ def load_tensors(tensors: dict[str, torch.Tensor], folder: Path, *, optional: st
         dcp.load(present, storage_reader=reader)
     except CheckpointError:
         raise
-    except Exception as error:  # the library wraps broken files in many kinds of exceptions
+    except FAILURES as error:
         raise CheckpointError(f"checkpoint '{folder}' cannot be read: {describe(error)}") from error
     return set(present)
 

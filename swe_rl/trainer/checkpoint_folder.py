@@ -53,6 +53,13 @@ def latest_checkpoint(root: str | Path) -> Path | None:
     return None
 
 
+def require_space(folder: Path, needed: int) -> None:
+    """Raise CheckpointError where the disk of `folder` has less than `needed` bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise CheckpointError(f"the disk is full: {needed / 1e6:.1f} MB needed, {free / 1e6:.1f} MB free")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON and wait until it is on disk."""
     with path.open("w", encoding="utf-8") as file:

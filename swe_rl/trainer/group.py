@@ -21,7 +21,15 @@ from swe_rl.config import Config
 from swe_rl.errors import SweRlError
 from swe_rl.trainer.batch import plan_steps, training_batch
 from swe_rl.trainer.checkpoint import describe
-from swe_rl.trainer.checkpoint_folder import commit, partial_folder, prune, read_manifest, read_state, write_json
+from swe_rl.trainer.checkpoint_folder import (
+    commit,
+    partial_folder,
+    prune,
+    read_manifest,
+    read_state,
+    require_space,
+    write_json,
+)
 from swe_rl.trainer.errors import CheckpointError, TrainerDied, TrainerError
 from swe_rl.trainer.worker import TrainWorker
 from swe_rl.types import Sample
@@ -91,6 +99,7 @@ class TrainerGroup:
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
+            require_space(partial, self._call("checkpoint_bytes")[0])
             steps = self._call("save", str(partial))[0]
             write_json(partial / "state.json", extra_state)
             commit(partial, final, {"optimizer_steps": steps, "world_size": self.world_size})

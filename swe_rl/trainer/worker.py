@@ -57,6 +57,10 @@ class TrainWorker:
         """See `StepRunner.run`."""
         return self.runner.run(steps)
 
+    def checkpoint_bytes(self) -> int:
+        """How much a checkpoint of all ranks takes on the disk, without its small files."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.backend.state_tensors().values())
+
     def save(self, partial: str) -> int:
         """Write this rank's part of a checkpoint into the folder `partial`. Returns the number of optimizer steps."""
         folder = Path(partial)
@@ -65,8 +69,11 @@ class TrainWorker:
             checkpoint.save_tensors(tensors, folder / "dist")
             if self.rank == 0:
                 write_json(folder / "config.json", _public(self.config))
-        except Exception as error:
-            raise CheckpointError(f"checkpoint '{partial}' was not written: {checkpoint.describe(error)}") from error
+        except checkpoint.FAILURES as error:
+            free = shutil.disk_usage(folder.parent).free
+            raise CheckpointError(
+                f"'{partial}' was not written: {checkpoint.describe(error)} ({free / 1e6:.1f} MB free on its disk)"
+            ) from error
         return self.runner.optimizer_steps
 
     def load(self, folder: str, weights_only: bool) -> int:
