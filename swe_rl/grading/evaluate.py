@@ -25,11 +25,13 @@ from swe_rl.grading.patch_policy import PolicyResult, apply_policy, graders_file
 from swe_rl.grading.report import judge
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.protocol import Sandbox
+from swe_rl.tasks.eval_script import eval_script_for
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 from swe_rl.types import Task, Verdict
 
 OUTPUT_LIMIT = 16 << 20
 GRADE_SCRIPT = Path(__file__).with_name("grade.sh")
+SESSION_PROOF = "pytest_session_proof.py"
 CONFTESTS = ":(glob)**/conftest.py"
 
 
@@ -70,6 +72,7 @@ class _Run:
     def __init__(self, task: Task, workdir: str) -> None:
         self.task, self.workdir = task, workdir
         self.nonce = secrets.token_hex(16)
+        self.session = "swe-rl-session-" + secrets.token_hex(8)
         self.plan = PytestPlan(task) if parser_of(task) == "junit" else None
         self.markers = tuple(f"{marker} {secrets.token_hex(8)}" for marker in (START_MARKER, END_MARKER))
 
@@ -94,6 +97,7 @@ class _Run:
             files |= {name: _runner_file(name) for name in RUNNER_FILES}
         else:
             files["eval.sh"] = self._script().encode("utf-8", "surrogateescape")
+            files[SESSION_PROOF] = _runner_file(SESSION_PROOF)
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as tar:
             for name, data in files.items():
@@ -104,7 +108,7 @@ class _Run:
 
     def _script(self) -> str:
         """The eval script with markers nobody can know, ending with the exit code of the tests."""
-        script = self.task.eval_script.replace("\r\n", "\n")
+        script = eval_script_for(self.task).replace("\r\n", "\n")
         for plain, secret in zip((START_MARKER, END_MARKER), self.markers, strict=True):
             script = script.replace(plain, secret)
         end = re.search(rf"^.*{re.escape(self.markers[1])}.*$", script, re.MULTILINE)
@@ -117,7 +121,7 @@ class _Run:
         run = "pytest" if self.plan else "script"
         python = "'" + str(self.task.metadata.get("python", "")).replace("'", "") + "'"
         base = self.task.base_commit if re.fullmatch(r"[0-9a-fA-F]{7,64}", self.task.base_commit) else ""
-        return f"N={self.nonce} D={folder} BASE={base} RUN={run} PY={python}\n{_grade_script()}"
+        return f"N={self.nonce} D={folder} BASE={base} RUN={run} PY={python} SESSION={self.session}\n{_grade_script()}"
 
     def read(self, output: str, *, timed_out: bool) -> GradeResult:
         """The verdict from everything the command printed."""
@@ -159,8 +163,16 @@ class _Run:
     def _parse(self, log: str, code: int) -> tuple[ParsedLog, str]:
         if self.plan:
             return self.plan.read(log)
+        said = re.findall(rf"^{self.session} (begin|end -?\d+)$\n?", log, re.MULTILINE)
+        log = re.sub(rf"^\n?{self.session} (begin|end -?\d+)$\n?", "", log, flags=re.MULTILINE)
         task = dataclasses.replace(self.task, eval_script=self._script())
         parsed = parse_log(task, log, returncode=code, markers=(self.markers[0], self.markers[1]))
+        ends = [text for text in said if text.startswith("end")]
+        if len(ends) < len(said) - len(ends):
+            parsed.problems.append("a pytest session began and did not come to its end")
+        elif code == 0 and any(text not in ("end 0", "end 5") for text in ends):
+            parsed.problems.append(f"pytest ended with {ends[0].split()[1]}, its process with 0")
+        parsed.complete = not parsed.problems
         return parsed, log
 
 

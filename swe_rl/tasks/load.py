@@ -82,9 +82,11 @@ def iter_tasks(path: str | Path) -> Iterator[Task | RowError]:
         yield result
 
 
-def load_tasks(path: str | Path, *, only_certified: bool = False) -> TaskSet:
+def load_tasks(path: str | Path, *, only_certified: bool = False, with_scripts: bool = False) -> TaskSet:
     """All usable tasks of `path`. With `only_certified`, those that `swe-rl data certify` passed and found not flaky.
 
+    with_scripts: make the eval scripts that rows lack now, and reject rows for which that cannot be done, so that a run
+    learns of it before its first attempt.
     Raises DataError where the file cannot be read, no row is usable, or certification leaves none.
     """
     result = TaskSet([])
@@ -93,6 +95,8 @@ def load_tasks(path: str | Path, *, only_certified: bool = False) -> TaskSet:
             result.rejected.append(item)
         elif only_certified and (reason := not_certified(item)):
             result.left_out[item.instance_id] = reason
+        elif with_scripts and (problem := _add_script(item)):
+            result.rejected.append(RowError(str(path), 0, problem))
         else:
             result.tasks.append(item)
     if not result.tasks and result.left_out:
@@ -104,6 +108,19 @@ def load_tasks(path: str | Path, *, only_certified: bool = False) -> TaskSet:
         first = f"; the first: {result.rejected[0]}" if result.rejected else ""
         raise DataError(f"{path}: none of its {len(result.rejected)} rows can be used{first}")
     return result
+
+
+def _add_script(task: Task) -> str:
+    """Fill `task.eval_script`; returns why that is not possible, or ""."""
+    from swe_rl.tasks.eval_script import eval_script_for  # it imports this module for its command
+
+    if task.log_parser == "junit" and not task.eval_script:
+        return ""  # the grader's own runner makes the command
+    try:
+        task.eval_script = eval_script_for(task)
+    except DataError as error:
+        return str(error)
+    return ""
 
 
 def not_certified(task: Task) -> str:

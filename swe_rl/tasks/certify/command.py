@@ -1,0 +1,113 @@
+"""`swe-rl data certify`: the flags, the progress bar, the files that are written."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from swe_rl.config import Config
+from swe_rl.config.load import load_config
+from swe_rl.errors import UsageError
+from swe_rl.sandbox.provider import open_provider
+from swe_rl.tasks.certify.journal import Journal
+from swe_rl.tasks.certify.outcome import CERTIFIED, FLAKY, UNKNOWN, Outcome, apply_outcome
+from swe_rl.tasks.certify.report import print_table, write_html
+from swe_rl.tasks.certify.runner import certify_tasks
+from swe_rl.tasks.images import pin
+from swe_rl.tasks.load import load_tasks, write_tasks
+from swe_rl.types import Task
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="swe-rl data certify",
+        description="Run each task's gold patch several times and the empty patch once, each in a fresh sandbox, and write"
+        " which tasks are certified, flaky (which tests) or broken (why). Interrupted runs continue where they stopped.",
+        epilog="Settings of sandboxes and grading are taken too (--sandbox docker, --swe-eval-timeout 900 ...):"
+        " see swe-rl train --help.",
+    )
+    parser.add_argument("path", metavar="FILE", help="dataset in any known form")
+    parser.add_argument("--out", "-o", type=Path, help="tasks with their certification (default FILE.certified.jsonl)")
+    parser.add_argument("--html", type=Path, help="report page (default: beside --out)")
+    parser.add_argument("--repeat", type=int, default=3, help="gradings of the gold patch (default 3)")
+    parser.add_argument("--concurrency", type=int, default=0, help="tasks at once (default: the processors; pool: 16)")
+    parser.add_argument("--limit", type=int, default=0, help="only the first tasks")
+    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run finished")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Exit code 0 where at least one task is certified and none is left unknown, else 1."""
+    arguments, rest = build_parser().parse_known_args(argv)
+    if arguments.repeat < 1:
+        raise UsageError(f"--repeat {arguments.repeat}: at least 1")
+    config = load_config(rest, prog="swe-rl data certify").config
+    source = Path(arguments.path)
+    out = arguments.out or source.with_name(f"{source.name.split('.')[0] or 'tasks'}.certified.jsonl")
+    html = arguments.html or out.with_suffix(".html")
+    journal_path = out.with_name(out.name + ".journal")
+    if arguments.fresh:
+        journal_path.unlink(missing_ok=True)
+    loaded = load_tasks(source)
+    tasks = loaded.tasks[: arguments.limit] if arguments.limit > 0 else loaded.tasks
+    console = Console(stderr=True)
+    console.print(f"{source}: {loaded.summary()}", highlight=False)
+    outcomes, sandbox = asyncio.run(_run(tasks, config, journal_path, arguments.repeat, arguments.concurrency, console))
+    write_tasks(out, (_certified_task(task, outcomes[task.instance_id]) for task in tasks))
+    listed = list(outcomes.values())
+    write_html(html, listed, source=str(source), sandbox=sandbox, repeat=arguments.repeat)
+    print_table(listed, Console())
+    print(f"tasks: {out}\nreport: {html}")
+    statuses = {outcome.status for outcome in listed}
+    return 0 if CERTIFIED in statuses and UNKNOWN not in statuses else 1
+
+
+def _certified_task(task: Task, outcome: Outcome) -> Task:
+    """The task with its outcome, and its image pinned where the registry's digest is known (`name@sha256:...`)."""
+    done = apply_outcome(task, outcome)
+    if outcome.status in (CERTIFIED, FLAKY) and task.image and "@sha256:" in outcome.image_digest:
+        done.image = pin(task.image, outcome.image_digest)
+    return done
+
+
+async def _run(
+    tasks: list[Task], config: Config, journal_path: Path, repeat: int, concurrency: int, console: Console
+) -> tuple[dict[str, Outcome], str]:
+    provider = await open_provider(config)
+    try:
+        at_once = concurrency or (16 if provider.name == "pool" else os.cpu_count() or 1)
+        with Journal(journal_path) as journal, _progress(console) as progress:
+            bar = progress.add_task(f"certifying ({provider.name})", total=len(tasks), note="")
+            tally: dict[str, int] = {}
+
+            def on_done(task: Task, outcome: Outcome) -> None:
+                tally[outcome.status] = tally.get(outcome.status, 0) + 1
+                note = "  ".join(f"{status} {number}" for status, number in tally.items())
+                progress.update(bar, advance=1, note=note)
+                if progress.disable:
+                    print(f"{task.instance_id}: {outcome.status} {outcome.reason}", file=sys.stderr, flush=True)
+
+            outcomes = await certify_tasks(
+                tasks, provider, config, journal, repeat=repeat, concurrency=at_once, on_done=on_done
+            )
+        return outcomes, provider.name
+    finally:
+        await provider.aclose()
+
+
+def _progress(console: Console) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    return Progress(*columns, console=console, disable=not sys.stderr.isatty())
