@@ -71,11 +71,20 @@ class RunFolder:
             raise UsageError(
                 f"--run-dir {path}: this run has finished (summary.json); choose another --run-dir or --run-name"
             )
-        for folder in (run.attempts, run.checkpoints, run.logs):
+        for folder in (run.attempts, run.checkpoints, run.logs, run.path / "evaluations"):
             folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "config.yaml", dump_yaml(config))
         _point_latest(path)
         return run
+
+    def bind(self, config: Config) -> Config:
+        """The settings with every folder of this run filled in, for processes that know the config only."""
+        folders = {"run_dir": self.path, "save": self.checkpoints, "swe_save_traj_dir": self.attempts}
+        return config.model_copy(update={name: str(folder.resolve()) for name, folder in folders.items()})
+
+    def evaluation(self, label: str) -> Path:
+        """Where the result of an evaluation is kept."""
+        return self.path / "evaluations" / f"{label}.json"
 
     def _take_lock(self) -> None:
         self._lock = (self.path / ".lock").open("w")
@@ -102,6 +111,11 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object as a person likes to read it, atomically."""
+    write_atomically(path, json.dumps(value, indent=2) + "\n")
 
 
 def _new_path(root: Path, config: Config) -> Path:

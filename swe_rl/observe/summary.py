@@ -23,13 +23,36 @@ class Totals:
     seconds_training: float = 0.0
     verdicts: Counter[str] = field(default_factory=Counter)
     forks: Counter[str] = field(default_factory=Counter)
-    seconds_by_stage: Counter[str] = field(default_factory=Counter)
+    seconds_by_stage: dict[str, float] = field(default_factory=dict)  # the driver's wall clock
+    attempt_seconds_by_stage: dict[str, float] = field(
+        default_factory=dict
+    )  # summed over attempts that ran side by side
     trained_tokens: int = 0
     sampled_tokens_trained: int = 0
     segments: int = 0
     dropped_tokens: int = 0
     verdict_cache_hits: int = 0
     first_logprob_diff: float | None = None  # engine against trainer, before the first update
+
+    def add(self, counts: dict[str, Any]) -> None:
+        """Add the counts of one rollout step (`RolloutBatch.counts`)."""
+        for name in (
+            "attempts",
+            "trained_tokens",
+            "sampled_tokens_trained",
+            "segments",
+            "dropped_tokens",
+            "verdict_cache_hits",
+        ):
+            setattr(self, name, getattr(self, name) + counts[name])
+        for name in ("verdicts", "forks"):
+            getattr(self, name).update(counts[name])
+        for stage, seconds in counts["seconds_by_stage"].items():
+            self.attempt_seconds_by_stage[stage] = self.attempt_seconds_by_stage.get(stage, 0.0) + seconds
+
+    def spend(self, stage: str, seconds: float) -> None:
+        """Count wall seconds of the driver."""
+        self.seconds_by_stage[stage] = self.seconds_by_stage.get(stage, 0.0) + seconds
 
     def audit(self) -> dict[str, Any]:
         """The proof that what was trained is what was sampled (design rule 2)."""
@@ -48,7 +71,7 @@ class Totals:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Totals:
         known = {k: v for k, v in values.items() if k in cls.__dataclass_fields__}
-        for name in ("verdicts", "forks", "seconds_by_stage"):
+        for name in ("verdicts", "forks"):
             known[name] = Counter(known.get(name, {}))
         return cls(**known)
 
@@ -62,6 +85,7 @@ def build_summary(
         "seed": config.seed,
         "seconds_training": round(totals.seconds_training, 3),
         "seconds_by_stage": {k: round(v, 3) for k, v in totals.seconds_by_stage.items()},
+        "attempt_seconds_by_stage": {k: round(v, 3) for k, v in totals.attempt_seconds_by_stage.items()},
         "optimizer_steps": totals.optimizer_steps,
         "attempts": totals.attempts,
         "verdicts": dict(totals.verdicts),

@@ -1,0 +1,199 @@
+"""The training driver: sample groups of attempts, grade them, update the policy, give the new weights to the engines."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from typing import Any
+
+from swe_rl.cluster.preflight import check_disk
+from swe_rl.cluster.processes import die_with_parent, end_recorded_processes
+from swe_rl.cluster.session import Session, training_session
+from swe_rl.cluster.supervise import run_supervised, supervised
+from swe_rl.config import Config
+from swe_rl.config.check import check_run
+from swe_rl.config.load import load_config, print_and_exit_on_dry_run
+from swe_rl.evaluate.held_out import choose, rates
+from swe_rl.observe.metrics import MetricsLog, drop_after
+from swe_rl.observe.plots import draw_plots
+from swe_rl.observe.progress import Display
+from swe_rl.observe.summary import Totals, build_summary, print_summary
+from swe_rl.rollout.batch import RolloutBatch
+from swe_rl.rollout.remote import RolloutCall
+from swe_rl.run_folder import RunFolder, read_json, write_json
+from swe_rl.tasks.load import load_tasks
+from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoint
+
+DESCRIPTION = "Train a policy on tasks with GRPO. Give the same command again and an interrupted run continues."
+
+
+def main(argv: list[str]) -> int:
+    """`swe-rl train`: check everything that can be checked, then run the driver below a supervisor that owns it."""
+    loaded = load_config(argv, prog="swe-rl train", description=DESCRIPTION)
+    print_and_exit_on_dry_run(loaded)
+    check_run(loaded.config)
+    if not supervised():
+        return run_supervised([sys.executable, "-m", "swe_rl", "train", *argv])
+    die_with_parent(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, _interrupt)
+    drive(loaded.config)
+    return 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def drive(config: Config) -> None:
+    """Open or continue the run's folder, start all parts, train, and leave a summary."""
+    run = RunFolder.open(config)
+    check_disk(run, config)
+    end_recorded_processes(run.processes)  # what a SIGKILL of an earlier start of this run left
+    config = run.bind(config)
+    log = MetricsLog(run.metrics, config, run_name=run.name)
+    display = Display(config, total_steps=config.num_rollout)
+    display.say(f"{'continuing' if run.resumed else 'new run'} {run.path}")
+    try:
+        with training_session(config, run) as session:
+            Driver(config, run, session, log, display).train()
+    finally:
+        display.close()
+        log.close()
+        run.close()
+
+
+class Driver:
+    """One run of the algorithm. `step` counts rollout steps, `trainer.optimizer_steps` is the weight version."""
+
+    def __init__(self, config: Config, run: RunFolder, session: Session, log: MetricsLog, display: Display) -> None:
+        self.config, self.run, self.log, self.display = config, run, log, display
+        self.engines, self.trainer, self.rollouts = session.engines, session.trainer, session.rollouts
+        self.step = 0
+        self.totals = Totals()
+        self.pushed = 0  # the weights that the engines loaded when they started
+
+    def train(self) -> None:
+        """Evaluate, train until the steps or the seconds are used up, evaluate again, export."""
+        self.resume()
+        self.evaluate("before")
+        call = None if self.finished() else self.rollouts.start(self.step)
+        while call is not None:
+            started = time.monotonic()
+            batch = self.collect(call)
+            self.step += 1
+            ahead = self.config.async_rollout and not self.finished()
+            call = self.rollouts.start(self.step) if ahead else None
+            self.update(batch)
+            if call is not None:
+                call.wait()  # one step ahead and no more: weights change between rollouts, never inside them
+            self.push_weights()
+            self.totals.seconds_training += time.monotonic() - started
+            if self.step % self.config.save_interval == 0 or self.finished():
+                self.save(batch)
+            if self.config.eval_interval and self.step % self.config.eval_interval == 0 and not self.finished():
+                self.evaluate(f"step-{self.step}")
+            if call is None and not self.finished():
+                call = self.rollouts.start(self.step)
+        self.evaluate("after")
+        self.finish()
+
+    def finished(self) -> bool:
+        limit = self.config.max_train_seconds
+        return self.step >= self.config.num_rollout or bool(limit and self.totals.seconds_training >= limit)
+
+    def resume(self) -> None:
+        """Continue from `--load`, or from the run's newest checkpoint; the engines get the policy's weights."""
+        newest = latest_checkpoint(self.run.checkpoints) if self.run.resumed else None
+        source = newest or self.config.load
+        if source:
+            state = self.trainer.load(source)
+            self.step = int(state["step"])
+            self.totals = Totals.from_dict(state["totals"])
+            self.rollouts.load_state_dict(state["data"])
+            self.display.say(f"continuing after step {self.step} from {source}")
+        drop_after(self.run.metrics, self.step)
+        self.push_weights()
+
+    def collect(self, call: RolloutCall) -> RolloutBatch:
+        """Wait for the step's attempts and write down how they went."""
+        started = time.monotonic()
+        with self.display.stage(f"attempts of step {self.step + 1}") as show:
+            batch: RolloutBatch = call.result(show)
+        self.engines.check()
+        self.totals.add(batch.counts)
+        self.totals.spend("rollout", time.monotonic() - started)
+        self.log.log("rollout", self.step + 1, batch.metrics | {"seconds": time.monotonic() - started})
+        return batch
+
+    def update(self, batch: RolloutBatch) -> None:
+        """One training step on the batch; its first log-prob difference is the proof that engine and trainer agree."""
+        with self.display.stage("training"):
+            metrics = self.trainer.train(self.step - 1, batch.samples)
+        self.totals.optimizer_steps = self.trainer.optimizer_steps
+        if self.totals.first_logprob_diff is None:
+            self.totals.first_logprob_diff = metrics.get("train/mean_abs_logprob_diff")
+        self.log.log("train", self.step, {name.removeprefix("train/"): value for name, value in metrics.items()})
+        self.totals.spend("train", metrics["seconds/train"])
+        rate, entropy = batch.metrics.get("resolve_rate", 0.0), metrics.get("train/entropy")
+        self.display.step_done(
+            self.step,
+            f"resolved {100 * rate:.1f}% of {batch.metrics['attempts']:.0f} attempts, "
+            f"{batch.metrics['groups_kept']:.0f}/{batch.metrics['groups']:.0f} groups with spread"
+            + (f", entropy {entropy:.3f}" if entropy is not None else ""),
+        )
+
+    def push_weights(self) -> None:
+        """Give the engines the trainer's weights, if they changed; from then on attempts carry their version."""
+        version = self.trainer.optimizer_steps
+        if version == self.pushed:
+            return
+        started = time.monotonic()
+        with self.display.stage("weights to engines"):
+            self.trainer.push_weights(self.engines.urls, version)
+            self.rollouts.set_weight_version(version)
+        self.pushed = version
+        self.totals.spend("push_weights", time.monotonic() - started)
+
+    def save(self, batch: RolloutBatch) -> None:
+        """A checkpoint from which the next step continues exactly; it holds the data position after this batch."""
+        state = {"step": self.step, "totals": self.totals.to_dict(), "data": batch.data_state, "seed": self.config.seed}
+        self.trainer.save(checkpoint_folder(self.run.checkpoints, self.step), state)
+        draw_plots(self.run.metrics, self.run.plots)
+
+    def evaluate(self, label: str) -> None:
+        """Held-out resolve rate of the engines' weights; a result that an earlier start stored is kept."""
+        file = self.run.evaluation(label)
+        if not self.config.eval_prompt_data or file.exists():
+            return
+        tasks, attempts = choose(
+            load_tasks(self.config.eval_prompt_data, only_certified=self.config.only_certified).tasks, self.config
+        )
+        result = self._evaluate(label, tasks, attempts, self.config.eval_temperature)
+        if self.config.eval_greedy:
+            result["greedy"] = self._evaluate(f"{label}-greedy", tasks, 1, 0.0)
+        write_json(file, result)
+        self.log.log("eval", self.step, {k: result[k] for k in ("resolve_rate", "ci95", "n")})
+        self.display.say(f"held-out {label}: {100 * result['resolve_rate']:.1f}% of {result['n']} attempts")
+
+    def _evaluate(self, label: str, tasks: list[Any], attempts: int, temperature: float) -> dict[str, Any]:
+        folder = str(self.run.attempts / f"eval-{label}")
+        call = self.rollouts.evaluate(
+            tasks, attempts=attempts, temperature=temperature, label=label, attempts_dir=folder
+        )
+        with self.display.stage(f"evaluating {label}") as show:
+            return rates(call.result(show), seed=self.config.seed)
+
+    def finish(self) -> None:
+        """Export the policy, draw the curves, write and print the summary: the mark of a finished run."""
+        self.trainer.export_hf(self.run.hf)
+        draw_plots(self.run.metrics, self.run.plots)
+        evaluations = {
+            name: read_json(self.run.evaluation(name))
+            for name in ("before", "after")
+            if self.run.evaluation(name).exists()
+        }
+        summary = build_summary(self.config, self.run, self.totals, evaluations)
+        write_json(self.run.summary, summary)
+        self.display.close()
+        print_summary(summary, self.display.console)
