@@ -22,8 +22,9 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> A
     """Let the bash agent work on the sample's task in a fresh sandbox.
 
     args: our Config, or any Namespace (what it lacks comes from the environment and defaults).
-    sample: `metadata["instance"]` holds the task in any known dataset form; `metadata["attempts_dir"]`, where set, replaces
-    the folder for attempts. sampling_params: SGLang's names; `max_new_tokens` bounds one turn.
+    sample: `metadata["instance"]` holds the task in any known dataset form (or `metadata["task"]` is a Task);
+    `metadata["attempts_dir"]`, where set, replaces the folder for attempts.
+    sampling_params: SGLang's names; `max_new_tokens` bounds one turn.
     Returns the sample filled with tokens, loss mask and log-probs, or a list where the attempt has several segments (or
     steps, with `dynamic_history`). An attempt that failed for reasons of the infrastructure, also after fresh starts,
     comes back with status FAILED and `remove_sample` set. Raises ConfigError, and DataError for a row that is no task.
@@ -78,8 +79,8 @@ async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
 
 def task_of(sample: Any) -> Task:
     """The task in a sample's metadata; raises DataError where there is none."""
-    if isinstance(sample.metadata.get("instance"), Task):
-        return sample.metadata["instance"]
+    if isinstance(sample.metadata.get("task"), Task):
+        return sample.metadata["task"]
     try:
         return task_from_row({"text": sample.prompt, "metadata": sample.metadata})
     except ValueError as error:

@@ -22,6 +22,7 @@ from swe_rl.grading.patch_extract import extract_patch
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.rollout.artifacts import attempt_name, write_attempt
 from swe_rl.rollout.budget import AttemptBudget
+from swe_rl.rollout.owned_tasks import uninterrupted
 from swe_rl.rollout.runtime import Runtime
 from swe_rl.sandbox.protocol import Sandbox
 from swe_rl.types import Task, Trajectory, Verdict
@@ -115,7 +116,7 @@ async def _start(runtime: Runtime, attempt: Attempt) -> Trajectory:
     finally:
         if sandbox is not None:
             with _timed(runtime, timings, "close"):
-                await _close(sandbox, attempt)
+                await uninterrupted(_close(sandbox, attempt))
     trajectory.timings |= timings
     return trajectory
 

@@ -56,7 +56,7 @@ class GroupRunner:
         attempts_dir: str = "",
     ) -> list[AttemptResult]:
         """`attempts` attempts at `task`, in order of their index. `label` separates the seeds of evaluations."""
-        metadata = {"instance": dataclasses.asdict(task), "data_source": task.data_source}
+        metadata = {"instance": dataclasses.asdict(task), "task": task, "data_source": task.data_source}
         if attempts_dir:
             metadata["attempts_dir"] = attempts_dir
         coroutines = []

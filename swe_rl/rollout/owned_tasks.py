@@ -1,4 +1,4 @@
-"""Owning asyncio tasks: whatever ends a group of them, none is left running."""
+"""Owning asyncio tasks: whatever ends a group of them, none is left running, and none is disturbed while it cleans up."""
 
 from __future__ import annotations
 
@@ -18,9 +18,35 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def gather_owned(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Results in order. The first exception, or cancellation of the caller, ends all the others before it is raised."""
+    """Results in order. The first exception, or cancellation of the caller, ends all the others before it is raised.
+
+    Each is cancelled once. (`asyncio.gather` returns at the first child that ends; cancelling the rest in a `finally`
+    would then cancel them a second time, in the middle of closing their sandboxes.)
+    """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    if not tasks:
+        return []
     try:
-        return list(await asyncio.gather(*tasks))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         await cancel_all(task for task in tasks if not task.done())
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+    return [task.result() for task in tasks]
+
+
+async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Finish `coroutine` (which must bound itself) even where the caller is cancelled meanwhile, then pass that on."""
+    task = asyncio.ensure_future(coroutine)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:
+            break  # raised below
+    if cancelled is not None:
+        raise cancelled
+    return task.result()

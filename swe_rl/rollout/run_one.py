@@ -120,7 +120,7 @@ def _result(
         result.weight_versions = sorted({v for turn in trajectory.turns for v in turn.weight_versions})
         runtime.forget(attempt.attempt_id)
     for one in samples:  # the task goes no further: a training batch must not carry issue texts and gold patches
-        one.metadata = {name: value for name, value in one.metadata.items() if name != "instance"}
+        one.metadata = {name: value for name, value in one.metadata.items() if name not in ("instance", "task")}
         one.metadata |= {"instance_id": task.instance_id, "task_metadata": task.metadata}
     return result
 

@@ -47,7 +47,12 @@ def test_rewriting_after_the_grading(tmp_path):
     attempt.verdict = Verdict.RESOLVED
     write_attempt(tmp_path / "x", attempt, {})
     assert json.loads((tmp_path / "x" / "traj.json").read_text())["info"]["reward"] == 1.0
-    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["meta.json", "patch.diff", "traj.json", "turns.json"]
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == [
+        "meta.json",
+        "patch.diff",
+        "traj.json",
+        "turns.json",
+    ]
 
 
 def test_an_infra_error_has_no_reward(tmp_path):

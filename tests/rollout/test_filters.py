@@ -19,7 +19,12 @@ def sample(rollout_id, reward=0.0, exit_status="submitted"):
 
 def test_spread():
     assert has_spread([0.0, 1.0]) and has_spread([1.0, 1.0, 0.0])
-    assert not has_spread([1.0, 1.0]) and not has_spread([1.0]) and not has_spread([]) and not has_spread([0.1, 0.1 + 1e-12])
+    assert (
+        not has_spread([1.0, 1.0])
+        and not has_spread([1.0])
+        and not has_spread([])
+        and not has_spread([0.1, 0.1 + 1e-12])
+    )
 
 
 def test_mask_limit_hits():

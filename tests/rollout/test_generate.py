@@ -15,6 +15,7 @@ from swe_rl.rollout.runtime import config_from_args
 from swe_rl.types import Sample, SampleStatus
 from tests.agent.repository import FIX_COMMAND, SUBMIT_COMMAND
 from tests.agent.scripted import ScriptedEngine, bash
+from tests.rollout.waiting import boxes, until
 
 SOLVE = [bash("cat solution.py"), bash(FIX_COMMAND), bash(SUBMIT_COMMAND)]
 
@@ -22,10 +23,6 @@ SOLVE = [bash("cat solution.py"), bash(FIX_COMMAND), bash(SUBMIT_COMMAND)]
 def new_sample(task, **values):
     metadata = {"instance": dataclasses.asdict(task), "data_source": "test"}
     return Sample(**{"group_index": 4, "index": 2, "prompt": task.problem_statement, "metadata": metadata, **values})
-
-
-def open_boxes(tmp_path):
-    return [path.parent for path in (tmp_path / "sandboxes").rglob("solution.py")]
 
 
 async def test_resolved(make_runtime, tokenizer, task, tmp_path):
@@ -46,7 +43,7 @@ async def test_resolved(make_runtime, tokenizer, task, tmp_path):
     meta = json.loads((directory / "meta.json").read_text())
     assert meta["weight_versions"] == [0, 1, 2] and meta["sampling_params"]["max_new_tokens"] == 256
     assert meta["tokens"]["sampled"] == meta["tokens"]["trained"] == sum(sample.loss_mask)
-    assert open_boxes(tmp_path) == []
+    assert boxes(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -56,7 +53,12 @@ async def test_resolved(make_runtime, tokenizer, task, tmp_path):
         ([bash("echo '# x' >> solution.py"), bash(SUBMIT_COMMAND)], "unresolved", "submitted", SampleStatus.COMPLETED),
         ([bash(FIX_COMMAND), *[bash("ls")] * 9], "resolved", "step_limit", SampleStatus.TRUNCATED),
         ([bash(FIX_COMMAND), bash("seq 1 5000")], "resolved", "context_limit", SampleStatus.TRUNCATED),
-        ([bash(FIX_COMMAND + "; git commit -qam done"), bash(SUBMIT_COMMAND)], "resolved", "submitted", SampleStatus.COMPLETED),
+        (
+            [bash(FIX_COMMAND + "; git commit -qam done"), bash(SUBMIT_COMMAND)],
+            "resolved",
+            "submitted",
+            SampleStatus.COMPLETED,
+        ),
     ],
 )
 async def test_other_ends(make_runtime, tokenizer, task, answers, verdict, exit_status, status):
@@ -120,7 +122,7 @@ async def test_infra_errors_that_stay_leave_the_group(make_runtime, tokenizer, t
     assert sample.status is SampleStatus.FAILED and sample.remove_sample
     assert await reward_func(runtime.config, sample) == 0.0 and sample.metadata["verdict"] == "infra_error"
     assert len(engine.prompts) == 4  # two starts, two calls each
-    assert open_boxes(tmp_path) == []
+    assert boxes(tmp_path) == []
 
     async def none_left(*args, **kwargs):
         raise SandboxUnavailable("pool full")
@@ -169,13 +171,12 @@ async def test_a_full_disk_is_said(make_runtime, tokenizer, task, monkeypatch):
 async def test_cancellation_closes_the_sandbox(make_runtime, tokenizer, task, tmp_path):
     runtime = await make_runtime(ScriptedEngine(tokenizer, [bash("sleep 60")]))
     job = asyncio.ensure_future(generate(runtime.config, new_sample(task), {}))
-    while not runtime.progress.snapshot()["stages"].get("agent"):
-        await asyncio.sleep(0.02)
+    await until(lambda: runtime.progress.snapshot()["stages"].get("agent"))
     await asyncio.sleep(0.3)
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    assert open_boxes(tmp_path) == [] and runtime.progress.snapshot()["stages"] == {}
+    assert boxes(tmp_path) == [] and runtime.progress.snapshot()["stages"] == {}
 
 
 async def test_samples_that_are_not_ours(make_runtime, tokenizer, task):
@@ -186,9 +187,13 @@ async def test_samples_that_are_not_ours(make_runtime, tokenizer, task):
         await generate(runtime.config, Sample(index=3, metadata={"instance": {"repo": "a/b"}}), {})
 
 
-def test_our_own_rows_come_back_whole(task):
-    assert task_of(new_sample(task)) == task
-    assert task_of(Sample(metadata={"instance": task})) is task
+def test_the_task_of_a_sample(task, cases):
+    assert task_of(Sample(metadata={"task": task})) is task
+    ours = task_of(new_sample(task))
+    assert (ours.instance_id, ours.eval_script, ours.archive) == (task.instance_id, task.eval_script, task.archive)
+    row = json.loads((cases / "swebench_lite_80.jsonl").read_text().splitlines()[0])
+    theirs = task_of(Sample(prompt=row["problem_statement"], metadata={"instance": row}))
+    assert theirs.instance_id == row["instance_id"] and theirs.image
 
 
 def test_settings_of_a_foreign_trainer(monkeypatch):
@@ -212,5 +217,5 @@ def test_settings_of_a_foreign_trainer(monkeypatch):
     assert config.rollout_max_context_len == 9000 and config.hf_checkpoint == "/models/x"
     assert config.swe_command_timeout == 60.0 and config.lr == 1e-6
     assert config_from_args(config) is config
-    with pytest.raises(ConfigError, match="swe-rollout-timeout.*args"):
+    with pytest.raises(ConfigError, match=r"swe-rollout-timeout.*args"):
         config_from_args(argparse.Namespace(swe_rollout_timeout=-1))
