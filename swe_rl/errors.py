@@ -42,3 +42,6 @@ class DeadlineExceeded(InfraError):
         super().__init__(f"stage '{stage}' ran past its deadline ({seconds:.1f} s)")
         self.stage = stage
         self.seconds = seconds
+
+    def __reduce__(self) -> tuple[type, tuple[str, float]]:
+        return type(self), (self.stage, self.seconds)  # errors cross process borders
