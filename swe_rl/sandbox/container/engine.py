@@ -116,7 +116,7 @@ class Engine:
         with typed_errors(f"container {container_id[:64]}"):
             return dict(await self.docker.containers.container(container_id).show())
 
-    async def list(self, *labels: str, size: bool = False) -> list[dict[str, Any]]:
+    async def listed(self, *labels: str, size: bool = False) -> list[dict[str, Any]]:
         """Managed containers, running or not, that carry all `labels` ("name" or "name=value")."""
         filters = json.dumps({"label": [MANAGED_LABEL, *labels]})
         with typed_errors("list containers"):

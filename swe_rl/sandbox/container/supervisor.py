@@ -23,6 +23,7 @@ SCRIPT = Path(__file__).with_name("supervisor.sh").read_text(encoding="utf-8")
 ANSWER_GRACE = 20.0  # seconds beyond a command's deadline: killing it, ending its output (3 s), a slow login shell
 LOGIN_SECONDS = 60.0  # that the login shell may take, once
 MAX_OUTPUT = 24 * 1024 * 1024  # bytes kept of one command, whatever is asked; they lie in the container's tmpfs
+BUILTIN_READ = 64 * 1024  # bytes of a command that bash reads faster than a process could
 BROKEN = (
     asyncio.TimeoutError,
     CommandInterrupted,
@@ -104,7 +105,9 @@ class Supervisor:
         nonce = uuid.uuid4().hex
         limit = min(output_limit, MAX_OUTPUT)
         kept = max(1, -(-limit // 1024)) * 1024
-        frame = f"run {nonce} {int(timeout * 1000)} {kept} {limit // 2 + 1} {len(start)} {len(command)}\n".encode()
+        reader = "head" if len(command) > BUILTIN_READ or b"\0" in command else "builtin"
+        words = ["run", nonce, int(timeout * 1000), kept, limit // 2 + 1, len(start), len(command), reader]
+        frame = f"{' '.join(map(str, words))}\n".encode()
         bound = timeout + ANSWER_GRACE + LOGIN_SECONDS
         try:
             code, expired, head, tail, total = await asyncio.wait_for(self._run(frame + start + command, nonce), bound)

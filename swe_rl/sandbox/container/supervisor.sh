@@ -3,7 +3,8 @@
 # It forks only while there is room for processes: a failed fork would end it, and the container with it.
 #
 #   in:   hello ID\n
-#         run ID TIMEOUT_MS HEAD TAIL PREAMBLE_BYTES COMMAND_BYTES\n, then the bytes of both
+#         run ID TIMEOUT_MS HEAD TAIL PREAMBLE_BYTES COMMAND_BYTES READER\n, then the bytes of both; READER is `builtin`
+#             or, for a command that is long or holds NUL, which bash's own read does not count, `head`
 #   out:  ready ID\n
 #         done ID RETURNCODE TIMED_OUT MS HEAD_BYTES TAIL_BYTES TOTAL_BYTES\n, then the bytes of head and tail
 #
@@ -74,6 +75,7 @@ end_session() { # end_session SID: kill what is left of a command that has ended
 # `head` and `dd` it writes all it has read at once and counts bytes, so that ending it early loses nothing.
 
 prepare() { # prepare HEAD: the pipe (5 reads, 7 writes) and its first reader; done before the next command comes
+    kill -KILL "$drain" && wait "$drain" # one that was prepared for another size
     exec 5<&- 7>&- 6<>output 5<output 7>output 6>&-
     : >head >tail >passed
     (ulimit -c 0 && ulimit -f $(($1 / 1024)) && exec cat >head) <&5 4>&- 5<&- 7>&- &
@@ -142,7 +144,7 @@ run() {
     local id=$1 timeout=$2 head=$3 drain_tail=$4 preamble='' command=''
     local child started rc expired=0 tail=0 total=0 bytes text line
     IFS= read -r -N "$5" preamble
-    if (($6 <= 65536)); then IFS= read -r -N "$6" command && printf %s "$command" >command; else head -c "$6" >command; fi
+    if [[ $7 == head ]]; then head -c "$6" >command; else IFS= read -r -N "$6" command && printf %s "$command" >command; fi
     [[ $drain_head == "$head" ]] && kill -0 "$drain" || prepare "$head"
     login
     milliseconds

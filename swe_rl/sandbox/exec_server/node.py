@@ -1,0 +1,200 @@
+"""The containers and images of this machine, and the watch that keeps them within their bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sqlite3
+import time
+from typing import Any
+
+from swe_rl.errors import InfraError
+from swe_rl.sandbox.container.container import Container, Spec
+from swe_rl.sandbox.container.engine import Engine
+from swe_rl.sandbox.container.errors import ContainerGone, ImageMissing
+from swe_rl.sandbox.container.image_names import load_credentials, normalized
+from swe_rl.sandbox.container.images import Images, disk_fraction
+from swe_rl.sandbox.container.limits import MIB
+from swe_rl.sandbox.container.pull import Puller
+from swe_rl.sandbox.exec_server.requests import CreateBody
+from swe_rl.sandbox.exec_server.settings import ExecSettings
+
+log = logging.getLogger(__name__)
+KEY_LABEL = "swe-rl.key"
+IMAGES_FRESH_SECONDS = 10.0
+
+
+class Node:
+    """Use `start` and `stop` around it."""
+
+    def __init__(self, settings: ExecSettings, db: sqlite3.Connection) -> None:
+        self.settings = settings
+        self.name = socket.gethostname()
+        self.engine = Engine(settings.docker_host)
+        credentials = load_credentials(settings.registry_config)
+        puller = Puller(
+            self.engine, timeout=settings.pull_timeout, mirrors=list(settings.mirrors), credentials=credentials
+        )
+        pinned = [normalized(image) for image in settings.pinned]
+        self.images = Images(self.engine, puller, db, pinned, pull=settings.pull)
+        self.info: dict[str, Any] = {}  # the engine's own, refreshed by the watch
+        self.engine_error = "not asked yet"
+        self.created = self.removed_for_age = self.ended_for_disk = 0
+        self._containers: dict[str, Container] = {}  # by id, and by name where one was given
+        self._image_rows: tuple[float, list[dict[str, Any]]] = (0.0, [])
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look at the engine once and start the watch. An engine that does not answer is reported, not fatal."""
+        await self._look()
+        self._watch = asyncio.create_task(self._run_watch(), name="exec server watch")
+
+    async def stop(self) -> None:
+        """End the watch and the connections; containers stay: leases outlive a restart of this server."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self.images.puller.aclose()
+        await asyncio.gather(*(c.detach() for c in set(self._containers.values())), return_exceptions=True)
+        await self.engine.aclose()
+
+    @property
+    def disk_fraction(self) -> float:
+        return disk_fraction(str(self.info.get("DockerRootDir", "")))
+
+    async def create(self, body: CreateBody, key: str) -> Container:
+        """A running container. A missing image is pulled within the request's time. Raises SandboxError kinds, UsageError."""
+        deadline = time.monotonic() + body.timeout
+        image = normalized(body.image)
+        asked = {**body.limits, **({"network": True} if body.network else {})}
+        labels = {**body.labels, **({KEY_LABEL: key} if key else {})}
+        spec = Spec(
+            image,
+            body.cwd,
+            body.name,
+            body.env,
+            labels,
+            self.settings.limits.narrowed(asked),
+            self.settings.capabilities,
+        )
+        if key and (made := await self._made_before(key)):
+            return made
+        try:
+            container = await asyncio.wait_for(Container.create(self.engine, spec), deadline - time.monotonic())
+        except ImageMissing:
+            await self.images.fetch(image, max(0.0, deadline - time.monotonic()))
+            # The pull may have taken the whole time: creating has a bound of its own.
+            container = await asyncio.wait_for(
+                Container.create(self.engine, spec), max(60.0, deadline - time.monotonic())
+            )
+        except asyncio.TimeoutError:
+            raise InfraError(f"the engine made no container from {image} within {body.timeout:.0f} s") from None
+        self.created += 1
+        self.images.used(image)
+        self._containers[container.id] = container
+        if body.name:
+            self._containers[body.name] = container
+        return container
+
+    async def get(self, name: str) -> Container:
+        """The container with this id or name. Raises ContainerGone."""
+        container = self._containers.get(name)
+        if container is None:
+            found = await Container.find(self.engine, name)
+            container = self._containers.setdefault(found.id, found)
+            self._containers[name] = container
+        return container
+
+    async def destroy(self, name: str) -> bool:
+        """Remove it; False when there was none. Capacity is free only after this."""
+        try:
+            container = await self.get(name)
+        except ContainerGone:
+            return False
+        try:
+            return await container.destroy()
+        finally:
+            self._forget(container)
+
+    async def listed(self) -> list[dict[str, Any]]:
+        """Every managed container that the engine has, running or not."""
+        rows = []
+        for row in await self.engine.listed():
+            rows.append(
+                {
+                    "container_id": row["Id"],
+                    "name": row["Names"][0].lstrip("/") if row["Names"] else "",
+                    "image": row["Image"],
+                    "labels": row["Labels"],
+                    "state": row["State"],
+                    "age_s": round(time.time() - row["Created"], 1),
+                }
+            )
+        return rows
+
+    async def image_rows(self) -> list[dict[str, Any]]:
+        """The images of the node, at most some seconds old."""
+        at, rows = self._image_rows
+        if time.monotonic() - at > IMAGES_FRESH_SECONDS or not rows:
+            rows = await self.images.listed()
+            self._image_rows = (time.monotonic(), rows)
+        return rows
+
+    def _forget(self, container: Container) -> None:
+        for name in [name for name, known in self._containers.items() if known is container]:
+            del self._containers[name]
+
+    async def _made_before(self, key: str) -> Container | None:
+        """The container that an earlier server made for this key, before it could answer."""
+        for row in await self.engine.listed(f"{KEY_LABEL}={key}"):
+            if row["State"] == "running":
+                return await self.get(row["Id"])
+            await self.engine.remove(row["Id"])  # half made
+        return None
+
+    async def _run_watch(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.watch_interval)
+            await self._look()
+            for look in (self._ages, self._disk_of_containers, self._disk_of_images):
+                try:
+                    await look()
+                except InfraError as error:
+                    log.warning("%s: %s", look.__name__.strip("_"), error)
+
+    async def _look(self) -> None:
+        try:
+            self.info = await self.engine.info()
+            self.engine_error = ""
+        except InfraError as error:
+            self.engine_error = str(error)
+
+    async def _ages(self) -> None:
+        alive = set()
+        for row in await self.listed():
+            alive.add(row["container_id"])
+            if row["age_s"] > self.settings.max_age:
+                log.warning("container %s is %.0f s old: removed", row["container_id"][:12], row["age_s"])
+                await self.destroy(row["container_id"])
+                self.removed_for_age += 1
+        for container in set(self._containers.values()):
+            if container.id not in alive and time.monotonic() - container.used_at > self.settings.watch_interval:
+                await container.detach()
+                self._forget(container)
+
+    async def _disk_of_containers(self) -> None:
+        """Where the storage driver has no quota: end containers whose writable layer has outgrown its bound."""
+        if self.engine.disk_quota:
+            return
+        for row in await self.engine.listed(size=True):
+            if row.get("SizeRw", 0) > self.settings.limits.disk_mb * MIB:
+                with contextlib.suppress(ContainerGone):
+                    container = await self.get(row["Id"])
+                    await container.kill(f"it wrote more than {self.settings.limits.disk_mb} MiB")
+                    self.ended_for_disk += 1
+
+    async def _disk_of_images(self) -> None:
+        root = str(self.info.get("DockerRootDir", ""))
+        await self.images.evict(root, self.settings.disk_high, self.settings.disk_low)

@@ -1,0 +1,114 @@
+"""Bodies of requests, checked before anything is done. Fields that other clients of these endpoints add are ignored."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from swe_rl.sandbox.exec_server.faults import ExecFault
+from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
+
+MAX_COMMAND = 8 * 1024 * 1024
+MAX_PATCH = 64 * 1024 * 1024
+MAX_ENV = 256 * 1024
+LONGEST = 86400.0
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain NUL")
+    return text
+
+
+def _folder(path: str) -> str:
+    if path and not path.startswith("/"):
+        raise ValueError("must be an absolute path")
+    return posixpath.normpath(_no_nul(path)) if path else ""
+
+
+def _variables(env: dict[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        if not VARIABLE.match(name):
+            raise ValueError(f"{name[:100]!r} is not a variable name")
+        _no_nul(value)
+    if sum(len(value) for value in env.values()) > MAX_ENV:
+        raise ValueError(f"more than {MAX_ENV} characters in all")
+    return env
+
+
+Seconds = Annotated[float, Field(gt=0, le=LONGEST, allow_inf_nan=False)]
+Folder = Annotated[str, Field(max_length=4096), AfterValidator(_folder)]
+Variables = Annotated[dict[str, str], AfterValidator(_variables)]
+Reference = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_no_nul)]
+
+
+class Body(BaseModel):
+    """`idempotency_key` may come as the header Idempotency-Key instead."""
+
+    model_config = ConfigDict(extra="ignore")
+    idempotency_key: str = Field("", max_length=200)
+
+
+class CreateBody(Body):
+    image: str = Field(min_length=1, max_length=512)
+    cwd: Folder = ""
+    timeout: Seconds = 300.0  # to wait for a pull that is under way, and to create and start
+    name: str | None = Field(None, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$")
+    env: Variables = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict, max_length=64)
+    limits: dict[str, Any] = Field(default_factory=dict)
+    network: bool = False
+
+
+class ContainerBody(Body):
+    container_id: Reference
+
+
+class ExecBody(ContainerBody):
+    command: Annotated[str, Field(max_length=MAX_COMMAND), AfterValidator(_no_nul)]
+    cwd: Folder = ""
+    timeout: Seconds = 180.0
+    env: Variables = Field(default_factory=dict)
+    output_limit: int = Field(DEFAULT_OUTPUT_LIMIT, ge=2, le=24 * 1024 * 1024)
+
+
+class DiffBody(ContainerBody):
+    cwd: Folder = ""
+    base_commit: str = Field("", pattern=r"^[0-9a-fA-F]{0,64}$")
+    timeout: Seconds = 120.0
+
+
+class EvaluateBody(Body):
+    """One of container_id and image. `task` holds further Task fields (fail_to_pass, test_files, log_parser ...)."""
+
+    container_id: str = Field("", max_length=128)
+    image: str = Field("", max_length=512)
+    cwd: Folder = ""
+    patch: str = Field("", max_length=MAX_PATCH)
+    patch_base64: str = Field("", max_length=MAX_PATCH)  # in place of `patch` where it is no UTF-8
+    eval_script: str = Field("", max_length=MAX_COMMAND)
+    timeout: Seconds = 1800.0
+    task: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class PullBody(Body):
+    image: str = Field(min_length=1, max_length=512)
+    timeout: Seconds | None = None
+    stream: bool = False
+
+
+B = TypeVar("B", bound=BaseModel)
+
+
+def parse(kind: type[B], raw: bytes) -> B:
+    """The checked body. Raises ExecFault `bad_request` naming each wrong field."""
+    try:
+        return kind.model_validate_json(raw or b"{}")
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
+        raise ExecFault("bad_request", "; ".join(lines[:10])) from None
