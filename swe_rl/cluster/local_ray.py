@@ -7,11 +7,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import ray
 
 from swe_rl.config import Config
 from swe_rl.errors import InfraError
+
+log = logging.getLogger(__name__)
+START_TRIES = 3
 
 
 @contextmanager
@@ -20,25 +24,38 @@ def ray_cluster(config: Config, temp_dir: Path) -> Iterator[None]:
 
     Raises InfraError if Ray does not start. On exit the driver disconnects; a private cluster ends with it.
     """
-    # Several sandboxes use memory on purpose; Ray's own monitor would kill the trainer instead of the sandbox.
+    # Sandboxes use memory on purpose; Ray's own monitor would kill the trainer instead of the sandbox.
     os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    common = {"namespace": "swe-rl", "log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        if config.ray_address:
-            ray.init(address=config.ray_address, **common)  # type: ignore[arg-type]
-        else:
-            ray.init(
-                num_gpus=config.num_gpus_per_node or None,
-                object_store_memory=config.ray_object_store_mb * 1_000_000,
-                include_dashboard=False,
-                _temp_dir=str(temp_dir),
-                **common,  # type: ignore[arg-type]
-            )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise InfraError(f"Ray did not start (--ray-address '{config.ray_address or 'local'}'): {error}") from error
+    if config.ray_address:
+        where: dict[str, Any] = {"address": config.ray_address}
+    else:
+        where = {
+            "num_gpus": config.num_gpus_per_node or None,
+            "object_store_memory": config.ray_object_store_mb * 1_000_000,
+            "include_dashboard": False,
+            "_temp_dir": str(temp_dir),
+        }
+    _start(where, tries=1 if config.ray_address else START_TRIES)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _start(where: dict[str, Any], *, tries: int) -> None:
+    """A node that is slow to start (a busy machine) aborts itself after a fixed time and raises a bare Exception: try again."""
+    for left in reversed(range(tries)):
+        try:
+            ray.init(**where, namespace="swe-rl", log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            ray.shutdown()
+            if not left:
+                address = where.get("address", "a private local cluster")
+                raise InfraError(
+                    f"Ray did not start ({address}; --ray-address): {str(error).splitlines()[0]}"
+                ) from error
+            log.warning("Ray did not start, trying again: %s", str(error).splitlines()[0])
+        else:
+            return

@@ -191,7 +191,12 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
     return found
 
 
-OTHER_VARIABLES = {"SWE_RL_TRACEBACK", "SWE_RL_CACHE", "SWE_RL_PYTHON"}  # read before or beside the config
+OTHER_VARIABLES = {
+    "SWE_RL_TRACEBACK",
+    "SWE_RL_SUPERVISED",
+    "SWE_RL_CACHE",
+    "SWE_RL_PYTHON",
+}  # read before or beside the config
 
 
 def _extra(name: str) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""The whole loop as a user starts it: real Ray, engine, sandboxes, trainer; killed, interrupted, continued, fed nonsense."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from swe_rl.observe.metrics import read_metrics
+from tests.whole_run.conftest import Lab
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+
+
+def below(folder: Path) -> list[psutil.Process]:
+    """Processes that have to do with a run: its folder or a private folder of a supervisor is in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environ = process.environ()
+        except psutil.Error:
+            continue
+        if environ.get("TEST_RUN_FOLDER") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def wait_until_gone(folder: Path, seconds: float = 30.0) -> list[str]:
+    end = time.monotonic() + seconds
+    while (left := below(folder)) and time.monotonic() < end:
+        time.sleep(0.2)
+    return [f"{p.pid} {' '.join(p.cmdline())[:120]}" for p in left]
+
+
+def start(lab: Lab, out: Path, *flags: str) -> subprocess.Popen[str]:
+    env = {**lab.env, "TEST_RUN_FOLDER": str(out)}
+    command = lab.command("--export-root", str(out), *flags)
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_step(out: Path, step: int, process: subprocess.Popen[str], seconds: float = 240.0) -> Path:
+    """The run's folder once it has trained `step` steps."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        run = (out / "latest").resolve()
+        if any(r["kind"] == "train" and r["step"] >= step for r in read_metrics(run / "metrics.jsonl")):
+            return run
+        if process.poll() is not None:
+            raise AssertionError(f"the run ended early:\n{process.stdout.read() if process.stdout else ''}")
+        time.sleep(0.2)
+    raise AssertionError(f"no step {step} within {seconds} s")
+
+
+@pytest.fixture(scope="module")
+def finished(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished")
+    process = start(lab, out)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    assert wait_until_gone(out) == []
+    return (out / "latest").resolve()
+
+
+def test_summary_and_audit(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["seed"] == 1 and summary["optimizer_steps"] == 3 and summary["attempts"] == 24
+    assert sum(summary["verdicts"].values()) == 24 and summary["seconds_training"] > 0
+    for name in ("before", "after"):
+        low, high = summary[name]["ci95"]
+        assert summary[name]["n"] == 4 and low <= summary[name]["resolve_rate"] <= high
+        assert set(summary[name]["levels"]) == {"L1", "L2"}
+    audit = summary["audit"]
+    assert audit["sampled_fraction"] == 1.0 and audit["dropped_tokens"] == 0
+    assert audit["trained_tokens"] > 0 and audit["segments"] >= 24 and audit["forks"] == {}
+    assert audit["mean_abs_logprob_diff"] < 1e-3
+
+
+def test_every_attempt_is_on_disk(finished: Path) -> None:
+    attempts = [p for p in (finished / "attempts").iterdir() if not p.name.startswith("eval-")]
+    assert len(attempts) == 24
+    for attempt in attempts:
+        assert {"traj.json", "patch.diff", "meta.json"} <= {p.name for p in attempt.iterdir()}
+        assert json.loads((attempt / "meta.json").read_text())["verdict"]
+    assert len(list((finished / "attempts" / "eval-before").iterdir())) == 4
+
+
+def test_weight_versions_move_with_the_steps(finished: Path) -> None:
+    versions = {
+        version
+        for meta in (finished / "attempts").glob("calc-*/meta.json")
+        for version in json.loads(meta.read_text())["weight_versions"]
+    }
+    assert versions == {0, 1, 2}
+
+
+def test_export_loads_and_has_moved(finished: Path, lab: Lab) -> None:
+    model = AutoModelForCausalLM.from_pretrained(finished / "hf", local_files_only=True)
+    first = AutoModelForCausalLM.from_pretrained(lab.folder / "policy", local_files_only=True)
+    assert any((a != b).any() for a, b in zip(model.parameters(), first.parameters(), strict=True))
+    AutoTokenizer.from_pretrained(finished / "hf", local_files_only=True)
+
+
+def test_curves_are_drawn(finished: Path) -> None:
+    assert {"reward.png", "entropy.png", "resolve_rate.png", "logprob_diff.png", "overview.png"} <= {
+        p.name for p in (finished / "plots").iterdir()
+    }
+
+
+@pytest.mark.slow
+def test_driver_killed_then_continued(lab: Lab, tmp_path: Path) -> None:
+    process = start(lab, tmp_path)
+    run = wait_for_step(tmp_path, 2, process)
+    driver = psutil.Process(process.pid).children()[0]
+    driver.kill()
+    assert process.wait(timeout=60) != 0
+    assert wait_until_gone(tmp_path) == []
+    again = start(lab, tmp_path)
+    output, _ = again.communicate(timeout=600)
+    assert again.returncode == 0, output
+    assert (tmp_path / "latest").resolve() == run and "continuing" in output
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["optimizer_steps"] == 3 and summary["attempts"] == 24
+    steps = [r["step"] for r in read_metrics(run / "metrics.jsonl") if r["kind"] == "train"]
+    assert steps == [1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_interrupt_leaves_nothing(lab: Lab, tmp_path: Path, whole_group: bool) -> None:
+    """SIGINT to the supervisor alone (`kill -INT`) and to everybody (Ctrl-C on a terminal)."""
+    process = start(lab, tmp_path, "--num-rollout", "50")
+    wait_for_step(tmp_path, 1, process)
+    if whole_group:
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert wait_until_gone(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_supervisor_and_driver_killed_at_once(lab: Lab, tmp_path: Path) -> None:
+    process = start(lab, tmp_path)
+    wait_for_step(tmp_path, 1, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+    again = start(lab, tmp_path)
+    output, _ = again.communicate(timeout=600)
+    assert again.returncode == 0, output
+    assert wait_until_gone(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_one_step_ahead(lab: Lab, tmp_path: Path) -> None:
+    process = start(lab, tmp_path, "--async")
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    run = (tmp_path / "latest").resolve()
+    rollouts = [r for r in read_metrics(run / "metrics.jsonl") if r["kind"] == "rollout"]
+    assert [r["weight_version_max"] for r in rollouts] == [0, 0, 1]
+    assert json.loads((run / "summary.json").read_text())["audit"]["sampled_fraction"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--prompt-data", "/no/such.jsonl"], "--prompt-data: no file /no/such.jsonl"),
+        (["--hf-checkpoint", "/no/such"], "--hf-checkpoint: no folder /no/such"),
+        (["--rollout-max-response-len", "9999"], "leaves no room for a prompt"),
+        (["--no-such-flag", "1"], "unknown flag --no-such-flag"),
+        (["--lr", "fast"], "--lr: 'fast' (from flag --lr) is not allowed"),
+        (["--actor-num-nodes", "4"], "--actor-num-nodes 4 is more than --num-nodes 1"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_code_2(lab: Lab, tmp_path: Path, flags: list[str], words: str) -> None:
+    done = lab.run("--export-root", str(tmp_path), *flags)
+    assert done.returncode == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
