@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.deadline import Deadline
-from swe_rl.errors import InfraError, SandboxError, SandboxUnavailable
+from swe_rl.errors import ConfigError, InfraError, SandboxError, SandboxUnavailable
 from swe_rl.sandbox.pool_heartbeat import INTERVAL, Heartbeat
 from swe_rl.sandbox.pool_http import KeyedCaller
+from swe_rl.sandbox.pool_process import PoolProcess
 from swe_rl.sandbox.pool_routes import Route, direct, through_pool
 from swe_rl.sandbox.pool_sandbox import PoolSandbox, new_key
 from swe_rl.types import Task
@@ -22,6 +26,7 @@ log = logging.getLogger(__name__)
 PROBE_SECONDS = 2.0
 PROBE_AGAIN = 60.0  # seconds after which a node that could not be reached directly is tried again
 CLOSE_WAIT = 5.0  # seconds to wait for the container's end; the pool goes on without us
+CLOSE_PATIENCE = 10.0  # seconds of silence after which the lease is left to expire
 ARCHIVE_PATH = "/tmp/.swe-rl-repository.tar"
 UNPACK_SECONDS = 120.0
 
@@ -84,7 +89,7 @@ class PoolProvider:
             "image": image,
             "instance_id": task.instance_id,
             "run": self._run,
-            "cwd": "/" if task.archive else task.workdir,
+            "cwd": task.workdir,
             "deadline_s": max(deadline.remaining(), 1.0),
             "ttl_s": self._ttl,
             "env": task.env,
@@ -106,7 +111,7 @@ class PoolProvider:
     async def _close_lease(self, lease_id: str, deadline: Deadline) -> None:
         self._heartbeat.remove(lease_id)
         payload = {"lease_id": lease_id, "wait_s": CLOSE_WAIT}
-        await self._caller.json(f"{self.url}/close", payload, deadline=deadline)
+        await self._caller.json(f"{self.url}/close", payload, deadline=deadline, patience=CLOSE_PATIENCE)
 
     async def _route(self, lease_id: str, node: str, container: str, offered: bool) -> Route:
         if offered and self._go_direct and await self._answers(node):
@@ -119,6 +124,36 @@ class PoolProvider:
             answered = await self._caller.answers(f"{node}/healthz", within=PROBE_SECONDS)
             self._reachable[node] = (answered, time.monotonic())
         return answered
+
+
+async def open_pool_provider(config: SandboxSettings) -> PoolProvider:
+    """The provider for `SWE_ENV_SERVER_URL`, or over a pool server of this run for `SWE_EXEC_SERVER_URLS` alone.
+
+    Raises ConfigError where neither is set, SandboxUnavailable where the pool server cannot be started.
+    """
+    if config.swe_env_server_url:
+        return PoolProvider(
+            config.swe_env_server_url, token=config.swe_server_token, registry=config.swe_docker_registry
+        )
+    if not config.swe_exec_server_urls:
+        raise ConfigError(
+            "sandbox=pool needs SWE_ENV_SERVER_URL (a pool server) or SWE_EXEC_SERVER_URLS (exec servers)"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="swerl-pool-"))
+    flags = ["--nodes", ",".join(config.swe_exec_server_urls), "--close-at-exit"]
+    flags += ["--capacity", str(config.swe_max_containers_per_node)]
+    process = PoolProcess(folder, flags, token=config.swe_server_token, port=config.swe_env_server_port)
+
+    async def stop() -> None:
+        await process.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    try:
+        await process.start()
+    except BaseException:
+        await stop()
+        raise
+    return PoolProvider(process.url, token=config.swe_server_token, registry=config.swe_docker_registry, on_close=stop)
 
 
 async def bring_archive(sandbox: PoolSandbox, archive: Path, deadline: Deadline) -> None:

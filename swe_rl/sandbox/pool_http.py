@@ -21,9 +21,8 @@ from swe_rl.errors import InfraError, SandboxError, SandboxUnavailable, UsageErr
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 CONNECT_SECONDS = 5.0
 MAX_JSON_BYTES = 64 * 1024 * 1024
-UNAVAILABLE = {"unavailable", "image_missing", "engine_unavailable"}
-BUSY = {429, 500, 502, 503, 504}
-RETRYABLE = {"node_unreachable", "stopping", "in_progress"}
+UNAVAILABLE = {"unavailable", "image_missing", "image_unusable", "engine_unavailable"}
+PROXY_BUSY = {429, 502, 503, 504}  # of a proxy in between, which knows no kinds
 
 
 class ServerRefusal(SandboxError):
@@ -35,9 +34,9 @@ class ServerRefusal(SandboxError):
         self.kind = kind
 
 
-def refusal(status: int, body: bytes) -> InfraError | UsageError:
-    """The typed error for an error answer: what the caller did wrong is a UsageError, all else nobody's fault."""
-    kind, message = "", f"HTTP {status}: {body[:300].decode(errors='replace')}"
+def refusal(status: int, body: bytes) -> tuple[InfraError | UsageError, bool]:
+    """(typed error, whether asking again may help). What the caller did wrong is a UsageError, all else nobody's fault."""
+    kind, again, message = "", status in PROXY_BUSY, f"HTTP {status}: {body[:300].decode(errors='replace')}"
     try:
         value = json.loads(body)
     except ValueError:
@@ -45,15 +44,16 @@ def refusal(status: int, body: bytes) -> InfraError | UsageError:
     error = value.get("error") if isinstance(value, dict) else None
     if isinstance(error, dict):
         kind, message = str(error.get("kind", "")), str(error.get("message", message))
+        again = bool(error.get("retry"))
     elif isinstance(error, str):
         kind, message = str(value.get("kind", "")), error
     if status == 401:
-        return UsageError(f"the sandbox server refused the token: {message}")
+        return UsageError(f"the sandbox server refused the token: {message}"), False
     if status == 400:
-        return UsageError(f"the sandbox server refused the request: {message}")
+        return UsageError(f"the sandbox server refused the request: {message}"), False
     if kind in UNAVAILABLE:
-        return SandboxUnavailable(message)
-    return ServerRefusal(status, kind, message)
+        return SandboxUnavailable(message), again
+    return ServerRefusal(status, kind, message), again
 
 
 class KeyedCaller:
@@ -97,9 +97,8 @@ class KeyedCaller:
             else:
                 if 200 <= status < 300:
                     return answer
-                failure = refusal(status, answer)
-                kind = getattr(failure, "kind", "")
-                if not (kind in RETRYABLE or (status in BUSY and kind in ("", "internal"))):
+                failure, again = refusal(status, answer)
+                if not again:
                     raise failure
             if time.monotonic() - asked_at > LONGEST_PAUSE + CONNECT_SECONDS:
                 failing_since = time.monotonic()  # it was connected for a while: the silence starts only now

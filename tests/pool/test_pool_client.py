@@ -19,8 +19,9 @@ TASK = Task(instance_id="t-1", problem_statement="", image="img")
 
 
 @pytest.fixture(params=["through the pool", "direct"])
-async def opened(request, nodes, pools):
+async def opened(request, nodes, pools, monkeypatch):
     """(node, pool, provider) with each way that commands can go."""
+    monkeypatch.setattr(pool_client, "CLOSE_WAIT", 0.2)
     node = await nodes()
     pool = await pools(node.url)
     provider = PoolProvider(pool.url, go_direct=request.param == "direct", heartbeat_interval=0.1)
@@ -65,7 +66,6 @@ async def test_heartbeats_keep_a_lease_and_tell_of_its_loss(opened) -> None:
 
 async def test_a_node_lost_while_a_command_runs_is_an_infra_error(opened, monkeypatch) -> None:
     monkeypatch.setattr(pool_sandbox, "NODE_LOST_SECONDS", 0.5)
-    monkeypatch.setattr(pool_client, "CLOSE_WAIT", 0.2)
     node, _, provider = opened
     sandbox = await provider.open(TASK, deadline=Deadline(20), purpose="agent")
     node.exec_gate.clear()

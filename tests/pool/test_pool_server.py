@@ -92,7 +92,7 @@ async def test_a_lease_lives_by_heartbeats_and_expires_without(nodes, pools) -> 
     past = pool.pool.book.leases[left["lease_id"]].created_at - 1
     for lease in pool.pool.book.leases.values():
         lease.expires_at = past
-    status, answer = await pool.post("/heartbeat", leases={kept["lease_id"]: 100.0})
+    _, answer = await pool.post("/heartbeat", leases={kept["lease_id"]: 100.0})
     assert answer["leases"][kept["lease_id"]] > 90 and answer["gone"] == {}
     await until(lambda: list(node.containers) == [kept["container_id"]])
     _, answer = await pool.post("/heartbeat", lease_id=left["lease_id"])

@@ -41,7 +41,7 @@ def status(host: Host, *, port: int, token: str) -> str:
     if answer.returncode == 0:
         state = json.loads(answer.output)
         parts += [f"exec server up, {len(state.get('containers') or [])} containers"]
-        parts += [f"disk {json.dumps(state['disk'])}"] if state.get("disk") else []
+        parts += [f"disk {state['disk_fraction']:.0%} full"] if "disk_fraction" in state else []
     else:
         parts.append(f"exec server DOWN ({answer.output.strip()[-120:]})")
     return "; ".join(parts)

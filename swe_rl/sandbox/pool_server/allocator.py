@@ -151,11 +151,12 @@ class Allocator:
             await self._book.save(lease)
             payload = {
                 "image": request.image,
-                "cwd": request.cwd or "/",
+                "cwd": request.cwd,
                 "timeout": deadline.remaining(),
                 "name": lease.container_name,
                 "env": request.env,
                 "network": request.network,
+                "limits": request.limits,
                 "labels": {LABEL_POOL: self._pool_id, LABEL_LEASE: lease.id, LABEL_RUN: lease.run},
                 "idempotency_key": lease.id,
             }

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from swe_rl.errors import UsageError
 from swe_rl.sandbox.pool_server.app import make_app
+from swe_rl.sandbox.pool_server.local_engine import local_exec_server, local_pool_id
 from swe_rl.sandbox.pool_server.pool import Pool
 from swe_rl.sandbox.pool_server.settings import PoolSettings
 
@@ -54,6 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--ttl", type=float, default=120.0, metavar="S", help="seconds a lease lives without heartbeats [120]")
     add("--token-file", metavar="FILE", help="file with the bearer token, in place of SWE_SERVER_TOKEN")
     add("--node-token-file", metavar="FILE", help="token of the exec servers, where it is another one")
+    add("--local-engine", default="", metavar="URL", help="also serve this machine's engine, unix:///...; for one run")
     add(
         "--close-at-exit",
         action="store_true",
@@ -72,6 +74,7 @@ def main(argv: list[str]) -> int:
     token = _token(flags.token_file) or os.environ.get("SWE_SERVER_TOKEN", "").strip()
     settings = PoolSettings(
         database=flags.database,
+        pool_id=local_pool_id() if flags.local_engine else "",
         token=token,
         node_token=_token(flags.node_token_file),
         capacity=_at_least_one("--capacity", flags.capacity),
@@ -91,15 +94,20 @@ async def serve(settings: PoolSettings, flags: argparse.Namespace, host: str) ->
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     pool = Pool(settings)
-    await pool.start([url.strip() for url in flags.nodes.split(",") if url.strip()])
-    # With handler_cancellation a caller that hangs up leaves the waiting line.
-    runner = web.AppRunner(
-        make_app(pool), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS
-    )
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = [url.strip() for url in flags.nodes.split(",") if url.strip()]
+        if flags.local_engine:
+            folder = Path(settings.database).resolve().parent
+            nodes.append(await stack.enter_async_context(local_exec_server(flags.local_engine, settings.token, folder)))
+        await pool.start(nodes)
+        stack.push_async_callback(pool.stop)
+        # With handler_cancellation a caller that hangs up leaves the waiting line.
+        runner = web.AppRunner(
+            make_app(pool), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS
+        )
+        stack.push_async_callback(runner.cleanup)
         await runner.setup()
-        site = web.TCPSite(runner, host, flags.port, backlog=1024)
-        await site.start()
+        await web.TCPSite(runner, host, flags.port, backlog=1024).start()
         port = runner.addresses[0][1]
         logging.info("pool server %s on http://%s:%d", pool.store.pool_id, host, port)
         if flags.port_file:
@@ -108,9 +116,6 @@ async def serve(settings: PoolSettings, flags: argparse.Namespace, host: str) ->
         if flags.close_at_exit:
             left = await pool.close_all("the pool server of this run ends", within=CLOSE_SECONDS)
             logging.info("%d leases could not be closed", left)
-    finally:
-        await runner.cleanup()
-        await pool.stop()
 
 
 async def _until_stopped(stop: asyncio.Event, parent: int | None) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from swe_rl.sandbox.container.image_names import normalized
 from swe_rl.sandbox.pool_server.book import Book
 from swe_rl.sandbox.pool_server.faults import PoolFault
 from swe_rl.sandbox.pool_server.node import Node, new_node
@@ -37,7 +38,8 @@ class Fleet:
             for node in self.nodes.values()
             if node.usable and node.url not in avoid and self._book.used(node.url) < node.capacity
         ]
-        return min(free, key=lambda node: (image not in node.images, self._load(node), node.url), default=None)
+        names = {image, normalized(image)}
+        return min(free, key=lambda node: (not node.images & names, self._load(node), node.url), default=None)
 
     def free_slots(self) -> int:
         usable = [node for node in self.nodes.values() if node.usable]
@@ -110,6 +112,9 @@ class Fleet:
         before = node.state
         try:
             status = await self._api.call(node.url, "/status", None, timeout=self._settings.probe_timeout)
+            engine = status.get("engine") or {}
+            if engine.get("ok") is False:
+                raise NodeRefused(503, "engine_unavailable", f"its engine is down: {engine.get('error')}")
             node.images = set(image_names(status))
             node.saw(status)
             if self.on_list is not None:

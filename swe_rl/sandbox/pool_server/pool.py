@@ -27,7 +27,7 @@ class Pool:
 
     def __init__(self, settings: PoolSettings) -> None:
         self.settings = settings
-        self.store = Store(settings.database)
+        self.store = Store(settings.database, settings.pool_id)
         self.book = Book(self.store)
         self.api = NodeApi(settings.node_token or settings.token)
         self.closer = Closer(self.book, self.api)
@@ -65,7 +65,7 @@ class Pool:
         if self._reaping is not None:
             self._reaping.cancel()
             await asyncio.gather(self._reaping, return_exceptions=True)
-        await self.allocator.aclose()
+            await self.allocator.aclose()
         await self.fleet.aclose()
         await self.closer.aclose()
         await self.book.flush()

@@ -23,7 +23,7 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 class AllocateBody(Body):
     """Ask for a sandbox. `deadline_s`: what is left to the attempt, waiting included; `ttl_s`: life without heartbeats."""
 
-    image: Annotated[str, Field(min_length=1, max_length=500)]
+    image: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][\w.:/@-]*$", max_length=500)]
     idempotency_key: Key
     run: Name = "default"
     instance_id: Name = Field("", validation_alias=AliasChoices("instance_id", "task"))
@@ -33,6 +33,7 @@ class AllocateBody(Body):
     cwd: Annotated[str, Field(max_length=4096)] = ""
     env: Annotated[dict[str, str], Field(max_length=1000)] = {}
     network: bool = False
+    limits: Annotated[dict[str, float | bool], Field(max_length=20)] = {}  # less than the node's own, never more
 
 
 class HeartbeatBody(Body):

@@ -10,6 +10,7 @@ class PoolSettings:
     """All times are in seconds."""
 
     database: str  # SQLite file; the only thing a restart needs
+    pool_id: str = ""  # label of its containers; empty = made once and kept in the database
     token: str = ""  # bearer token that callers must show; "" = loopback only
     node_token: str = ""  # bearer token of the exec servers; usually the same one
     capacity: int = 15  # containers at once on a node that did not say otherwise

@@ -23,7 +23,7 @@ def snapshot(pool: Pool) -> dict[str, Any]:
             "used": pool.book.used(node.url),
             "capacity": node.capacity,
             "images": len(node.images),
-            "disk": node.status.get("disk"),
+            "disk_fraction": node.status.get("disk_fraction"),
             "last_seen_s": round(now - node.seen_at, 1) if node.seen_at else None,
             "last_error": node.health.last_error,
         }

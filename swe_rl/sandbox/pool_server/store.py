@@ -34,9 +34,9 @@ Statement = tuple[str, tuple[object, ...]]
 class Store:
     """Owns the database file and the thread that writes it. `open()` before use, `close()` at the end."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, pool_id: str = "") -> None:
         self.path = path
-        self.pool_id = ""
+        self.pool_id = pool_id
         self._work: queue.Queue[tuple[list[Statement], asyncio.Future[None]] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -58,7 +58,7 @@ class Store:
             database.executescript(SCHEMA)
             database.execute(f"PRAGMA user_version={VERSION}")
             database.execute("INSERT OR IGNORE INTO meta VALUES ('pool_id', ?)", (uuid.uuid4().hex[:12],))
-            self.pool_id = database.execute("SELECT value FROM meta WHERE name='pool_id'").fetchone()[0]
+            self.pool_id = self.pool_id or database.execute("SELECT value FROM meta WHERE name='pool_id'").fetchone()[0]
             leases = [_lease(row) for row in database.execute(f"SELECT {', '.join(COLUMNS)} FROM leases")]
             nodes = {url: (capacity, bool(drain)) for url, capacity, drain in database.execute("SELECT * FROM nodes")}
         except sqlite3.Error as error:

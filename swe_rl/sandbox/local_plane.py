@@ -1,0 +1,149 @@
+"""The sandbox plane of one run on one machine: pool and exec server before the local engine, ended with the run.
+
+One child process holds both servers. It has a random token, free loopback ports and a book in a private folder; it watches
+its parent, so a killed driver leaves no container behind either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import aiohttp
+from aiodocker import DockerError
+
+from swe_rl.config.sandbox import SandboxSettings
+from swe_rl.errors import SandboxError, SandboxUnavailable
+from swe_rl.sandbox.container.engine import Engine
+from swe_rl.sandbox.container.local_image import DEFAULT_TAG, build_local_image
+from swe_rl.sandbox.pool import PoolProvider
+from swe_rl.sandbox.pool_process import PoolProcess
+
+ENGINE_SECONDS = 5.0
+ENGINE_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
+
+
+async def open_local_plane(config: SandboxSettings, name: str) -> PoolProvider:
+    """Start the plane before the engine `name` ("docker" or "podman") and return a provider that owns it.
+
+    Raises SandboxUnavailable, with the reason, where no such engine answers or the plane does not start.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="swerl-plane-"))
+    podman: PodmanService | None = None
+    try:
+        url = await find_engine(name)
+        if url is None and name == "podman":
+            podman = PodmanService(folder)
+            url = await podman.start()
+        if url is None:
+            raise SandboxUnavailable(f"no {name} engine answers at {' or '.join(engine_urls(name))}")
+        await ensure_default_image(url)
+        flags = ["--local-engine", url, "--capacity", str(config.swe_max_containers_per_node), "--close-at-exit"]
+        process = PoolProcess(folder, flags, token=secrets.token_hex(24))
+        await process.start()
+    except BaseException:
+        if podman is not None:
+            await podman.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+    async def stop() -> None:
+        await process.stop()
+        if podman is not None:
+            await podman.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    return PoolProvider(
+        process.url,
+        token=process.token,
+        name=name,
+        registry=config.swe_docker_registry,
+        default_image=DEFAULT_TAG,
+        on_close=stop,
+    )
+
+
+def engine_urls(name: str) -> list[str]:
+    """Where an engine may listen: the variable that its own tools use, then its usual sockets."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    usual = {
+        "docker": ["unix:///var/run/docker.sock", f"unix://{runtime}/docker.sock"],
+        "podman": ["unix:///run/podman/podman.sock", f"unix://{runtime}/podman/podman.sock"],
+    }[name]
+    given = os.environ.get(ENGINE_VARIABLES[name], "")
+    return [given] if given else usual
+
+
+async def find_engine(name: str) -> str | None:
+    """The first URL where an engine answers."""
+    for url in engine_urls(name):
+        if await _answers(url):
+            return url
+    return None
+
+
+async def ensure_default_image(url: str) -> None:
+    """Build the small image for tasks that bring their repository and name no image, where the engine lacks it."""
+    engine = Engine(url)
+    try:
+        await engine.docker.images.inspect(DEFAULT_TAG)
+    except DockerError as error:
+        if error.status != 404:
+            raise SandboxUnavailable(f"the engine at {url} cannot list its images: {error.message}") from error
+        await build_local_image(url)
+    finally:
+        await engine.aclose()
+
+
+async def _answers(url: str) -> bool:
+    engine = Engine(url)
+    try:
+        await asyncio.wait_for(engine.info(), ENGINE_SECONDS)
+        return True
+    except (SandboxError, aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
+        return False
+    finally:
+        await engine.aclose()
+
+
+class PodmanService:
+    """Podman has no daemon: its API is served by a process of ours on a private socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = folder / "podman.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> str | None:
+        """The URL once it answers; None where there is no podman or it does not come up."""
+        if shutil.which("podman") is None:
+            return None
+        url = f"unix://{self._socket}"
+        command = [sys.executable, "-m", "swe_rl.sandbox.with_parent", "podman", "system", "service", "--time=0", url]
+        self._process = _launch(command)
+        for _ in range(100):
+            if self._process.poll() is not None:
+                return None
+            if self._socket.exists() and await _answers(url):
+                return url
+            await asyncio.sleep(0.1)
+        await self.stop()
+        return None
+
+    async def stop(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+            await asyncio.to_thread(self._process.wait, 10)
+
+
+def _launch(command: list[str]) -> subprocess.Popen[bytes]:
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
