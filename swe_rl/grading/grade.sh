@@ -1,6 +1,7 @@
 # The whole grading of one patch, as one command inside a fresh sandbox, with the repository as the current folder.
 # Set by evaluate.py before this text: N (a random word that starts every line meant for the grader), D (our folder, relative),
-# BASE (commit), RUN (pytest or script), PY (interpreter or ''). Files in D: agent.diff, agent-lf.diff (CRLF removed; optional),
+# BASE (commit), RUN (pytest or script), PY (interpreter or ''), SESSION
+# (a random word). Files in D: agent.diff, agent-lf.diff (CRLF removed; optional),
 # test.diff, touched (files of agent.diff, NUL-separated), pathspecs (the graders' files), remove (files the test patch deletes).
 
 say() { printf '\n%s %s\n' "$N" "$*"; }
@@ -75,10 +76,14 @@ if [ "$RUN" = pytest ]; then
   [ -n "$PY" ] || PY=$(command -v python || command -v python3)
   "$PY" -I "$D/pytest_runner.py" "$D/config.json"
 else
+  # A session of pytest says when it begins and how it ends (pytest_session_proof.py); other runners do not notice.
+  proof=$(mktemp -d) && cp "$D/pytest_session_proof.py" "$proof/swe_rl_session.py"
+  export SWE_RL_SESSION=$SESSION SWE_RL_PYTHONPATH=${PYTHONPATH-} PYTHONPATH=$proof${PYTHONPATH:+:$PYTHONPATH}
+  export PYTEST_ADDOPTS="-p swe_rl_session"
   # From a descriptor, not a file that stays and not argv: the code under test cannot read the markers it would have to forge.
   bash -c 'IFS= read -r -d "" -u 7 script; exec 7<&-; rm -rf -- "$1"; shift; eval "$script"' bash "$D" 7< "$D/eval.sh"
 fi
 code=$?
-rm -rf -- "$D"
+rm -rf -- "$D" ${proof:+"$proof"}
 say done "$code"
 [ "$before" = "$(state)" ] && say same || say changed

@@ -199,8 +199,6 @@ def unsafe_paths(sections: list[FilePatch]) -> list[str]:
             target = section.content.decode("utf-8", errors="surrogateescape")
             if section.binary or _leads_out(section.new, target):
                 problems.append(f"link {section.new!r} leads out of the repository: {target[:200]!r}")
-        if GITLINK in (section.old_mode, section.new_mode):
-            problems.append(f"submodule: {section.paths[0]!r}")
     for section in sections:
         for path in section.paths:
             parents = {path[:at] for at, letter in enumerate(path) if letter == "/"}

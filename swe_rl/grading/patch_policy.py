@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from swe_rl.config.grading import GradingSettings
-from swe_rl.grading.patch_files import FilePatch, PatchFormatError, split_patch, unsafe_paths
+from swe_rl.grading.patch_files import GITLINK, FilePatch, PatchFormatError, split_patch, unsafe_paths
 from swe_rl.types import Task, Verdict
 
 TEST_NAMES = ("test_*.py", "*_test.py", "tests.py", "*.test.js", "*.test.ts", "*.spec.js", "*.spec.ts", "*_test.go")
@@ -85,7 +85,7 @@ def _strip(task: Task, patch: bytes, sections: list[FilePatch], settings: Gradin
     kept: list[FilePatch] = []
     for section in sections:
         paths = [path for path in section.paths if path not in allowed]
-        if any(JUNK.search(path) for path in paths):
+        if GITLINK in (section.old_mode, section.new_mode) or any(JUNK.search(path) for path in paths):
             result.junk_files += section.paths
         elif any(is_test_file(task, path, everywhere=everywhere) for path in paths):
             result.test_files += section.paths

@@ -71,6 +71,11 @@ def fingerprint():
     return seen
 
 
+def code_of(item):
+    """The code that a test will run; None for items that are no functions."""
+    return getattr(getattr(item, "function", None), "__code__", None)
+
+
 def assertion_canary():
     assert [1, 2] == [2, 1]
 
@@ -103,6 +108,9 @@ class Witness:
         self._original = fingerprint()
         self._keep = [vars(owner).copy() for owner in GUARDED]  # no id may be used again while we compare
         self._plugins = set()
+        self._code = {}
+        self._trace = sys.gettrace()
+        self._loader = _pytest.assertion.rewrite.AssertionRewritingHook
 
     def _tell(self, kind, **fields):
         self._number += 1
@@ -110,16 +118,17 @@ class Witness:
         while line:
             line = line[self._write(self._fd, line) :]
 
-    def _changed(self):
+    def _changed(self, final):
+        """What differs from the start. Fixtures may replace builtins while a test runs; at the end they are back."""
         now = fingerprint()
-        return sorted(
-            name for name, value in self._original.items() if now.get(name) != value and not name.endswith(DOCTOR)
-        )
+        names = [name for name, value in self._original.items() if now.get(name) != value]
+        return sorted(n for n in names if not n.endswith(DOCTOR) and (final or not n.startswith("builtins.")))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session):
-        self._plugins = {id(plugin) for plugin in session.config.pluginmanager.get_plugins()}
-        self._keep.append(list(session.config.pluginmanager.get_plugins()))
+        named = session.config.pluginmanager.list_name_plugin()
+        self._plugins = {id(plugin) for _, plugin in named}
+        self._keep.append([plugin for _, plugin in named])
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session, config, items):
@@ -129,6 +138,12 @@ class Witness:
                 config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self._wanted])
             items[:] = chosen
         self._tell("collected", tests=[item.nodeid for item in items])
+        for item in items:
+            self._code[item.nodeid] = code_of(item)
+            module = getattr(item, "module", None)
+            loader = getattr(getattr(module, "__spec__", None), "loader", None)
+            if module is not None and not isinstance(loader, self._loader):
+                self._tell("meddled", what=["a test module that pytest did not load"], test=item.nodeid)
         modules = list(dict.fromkeys(module for module in (item.getparent(pytest.Module) for item in items) if module))
         for number, name in enumerate(self._canary_names if modules else []):
             module = modules[number % len(modules)]
@@ -168,19 +183,22 @@ class Witness:
             raised=raised,
         )
         if report.when == "call":
-            changed = self._changed()
+            changed = self._changed(final=False)
+            if self._code.get(item.nodeid) is not code_of(item):
+                changed.append("the test function itself")
+            if sys.gettrace() is not self._trace:
+                changed.append("sys.settrace")
             if changed:
                 self._tell("meddled", what=changed[:20], test=item.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session, exitstatus):
         strangers = [
-            str(session.config.pluginmanager.get_name(plugin))
-            for plugin in session.config.pluginmanager.get_plugins()
-            if id(plugin) not in self._plugins
+            str(name)
+            for name, plugin in session.config.pluginmanager.list_name_plugin()
+            if plugin is not None and id(plugin) not in self._plugins and not str(name).endswith("conftest.py")
         ]
-        strangers = [name for name in strangers if not name.endswith("conftest.py")]
-        changed = self._changed() + ["plugin " + name for name in strangers]
+        changed = self._changed(final=True) + ["plugin " + name for name in strangers]
         if changed:
             self._tell("meddled", what=changed[:20], test="")
 

@@ -57,6 +57,7 @@ class LocalSandbox:
         self.task = task
         self.box = box
         self.workdir = provider.workdir(box, task)
+        self.base_commit = task.base_commit
         self._provider = provider
         self._running: set[asyncio.Task[tuple[int, Finished]]] = set()
         self._closed = False

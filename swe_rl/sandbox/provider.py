@@ -8,6 +8,7 @@ import logging
 from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.errors import ConfigError, SandboxUnavailable
 from swe_rl.sandbox import bubblewrap
+from swe_rl.sandbox.hardening import HardenedProvider
 from swe_rl.sandbox.local_tools import ensure_tools_env
 from swe_rl.sandbox.protocol import SandboxProvider
 
@@ -21,9 +22,8 @@ async def open_provider(config: SandboxSettings) -> SandboxProvider:
 
     Raises ConfigError where the named one cannot be used on this machine; the message says why.
     """
-    if config.sandbox == "auto":
-        return await _first_usable(config)
-    return await _open(config.sandbox, config)
+    provider = await (_first_usable(config) if config.sandbox == "auto" else _open(config.sandbox, config))
+    return HardenedProvider(provider)
 
 
 async def _first_usable(config: SandboxSettings) -> SandboxProvider:

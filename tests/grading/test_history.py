@@ -1,0 +1,110 @@
+"""History after the base commit: hidden in every form, with the proof that the fix's blob is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from dataclasses import replace
+
+import pytest
+
+from swe_rl.deadline import Deadline
+from swe_rl.sandbox.hardening import hide_future
+from tests.grading.lab import FIXED, git, write
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def _future(copy, how: str) -> str:
+    """Put the fix somewhere after the base commit; returns its blob id."""
+    base = git(copy, "rev-parse", "HEAD").decode().strip()
+    git(copy, "checkout", "-q", "-b", "future")
+    write(copy, {"calc.py": FIXED})
+    git(copy, "commit", "-q", "-am", "the fix")
+    blob = git(copy, "rev-parse", "HEAD:calc.py").decode().strip()
+    fix = git(copy, "rev-parse", "HEAD").decode().strip()
+    git(copy, "checkout", "-q", "main" if how != "detached HEAD" else base)
+    if how == "tag":
+        git(copy, "tag", "-a", "v2", "-m", "v2", fix)
+    elif how == "notes":
+        git(copy, "notes", "add", "-m", "see the fix", "-C", blob, base)
+    elif how == "remote":
+        git(copy, "remote", "add", "origin", "https://example.org/x.git")
+        git(copy, "update-ref", "refs/remotes/origin/main", fix)
+    elif how == "packed refs":
+        git(copy, "pack-refs", "--all")
+    elif how == "stash":
+        write(copy, {"calc.py": FIXED})
+        git(copy, "stash", "-q")
+    elif how == "worktree":
+        git(copy, "worktree", "add", "-q", "--detach", str(copy / "wt"), fix)
+        git(copy, "worktree", "prune")
+    elif how == "replace":
+        git(copy, "replace", f"{base}:calc.py", blob)
+    elif how == "HEAD beyond base":
+        git(copy, "merge", "-q", "--ff-only", "future")
+        git(copy, "commit", "-q", "--allow-empty", "-m", "later")
+    if how in ("reflog", "loose"):
+        git(copy, "branch", "-D", "-q", "future")
+    if how == "packed objects":
+        git(copy, "gc", "-q", "--aggressive")
+        git(copy, "branch", "-D", "-q", "future")
+        (copy / ".git" / "objects" / "pack" / "x.keep").touch()
+    if how == "alternates":
+        store = copy / ".git" / "other"
+        (copy / ".git" / "objects").rename(store)
+        (copy / ".git" / "objects" / "info").mkdir(parents=True)
+        (copy / ".git" / "objects" / "info" / "alternates").write_text("../other\n")
+    return blob
+
+
+FAST = ("tag", "packed objects", "alternates")
+SLOW = ("branch", "notes", "remote", "packed refs", "stash", "reflog", "loose", "replace", "detached HEAD", "worktree")
+
+
+@pytest.mark.parametrize("how", [*FAST, *(pytest.param(how, marks=pytest.mark.slow) for how in SLOW)])
+async def test_fix_cannot_be_read(how, lab, bubblewrap, tmp_path):
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", str(lab.repo), str(copy)], check=True)
+    blob = _future(copy, how)
+    assert git(copy, "cat-file", "-t", blob) == b"blob\n"
+    archive = tmp_path / "future.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(copy, arcname=".")
+    task = replace(lab.task, archive=str(archive))
+    sandbox = await bubblewrap.open(task, deadline=Deadline(60), purpose="agent")
+    assert bubblewrap.counts == {"hidden": 1}
+    look = (
+        f"git cat-file -e {blob} && echo READ; GIT_OBJECT_DIRECTORY=.git/other git cat-file -e {blob} && echo READ; git log --all --oneline; git reflog; git remote; git for-each-ref; "
+        "git fsck --unreachable --no-reflogs; git status --short"
+    )
+    result = await sandbox.exec(look, timeout=30)
+    assert "READ" not in result.output
+    assert "unreachable" not in result.output and "the fix" not in result.output
+    assert (await sandbox.exec("git log --oneline | wc -l; git show HEAD:calc.py", timeout=30)).output.startswith("1\n")
+
+
+async def test_head_beyond_the_base_keeps_its_files_only(lab, bubblewrap, tmp_path):
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", str(lab.repo), str(copy)], check=True)
+    _future(copy, "HEAD beyond base")
+    archive = tmp_path / "future.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(copy, arcname=".")
+    sandbox = await bubblewrap.open(replace(lab.task, archive=str(archive)), deadline=Deadline(60), purpose="agent")
+    log = (await sandbox.exec("git log --format=%s", timeout=30)).output.split("\n")
+    assert log[:2] == ["state of the image", "base"]
+    assert (await sandbox.exec("git status --short", timeout=30)).output == ""
+
+
+async def test_a_clean_archive_is_looked_at_once(lab, bubblewrap):
+    for _ in range(3):
+        await bubblewrap.open(lab.task, deadline=Deadline(60), purpose="agent")
+    assert bubblewrap.counts == {"clean": 1}
+
+
+async def test_failure_is_said(lab, bubblewrap):
+    sandbox = await bubblewrap.open(lab.task, deadline=Deadline(60), purpose="agent")
+    await sandbox.exec("rm -rf .git", timeout=10)
+    report = await hide_future(sandbox, "", timeout=30)
+    assert (report.state, report.reason) == ("failed", "no .git folder")
