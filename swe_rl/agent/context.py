@@ -52,7 +52,7 @@ class TokenHistory:
         omission: Callable[[int], str],
     ) -> None:
         self._chat = chat
-        self._messages = messages
+        self._messages = list(messages)  # the caller goes on appending to its own
         self._limit = max_prompt_tokens
         self._head_limit = head_ratio * max_prompt_tokens
         self._omission = omission

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import ray
@@ -14,6 +16,7 @@ from swe_rl.errors import ConfigError
 from swe_rl.rollout.batch import RolloutBatch
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
+from swe_rl.rollout.owned_tasks import cancel_all
 from swe_rl.rollout.rollouts import Rollouts
 from swe_rl.rollout.runtime import open_runtime, set_runtime
 from swe_rl.tasks.load import load_tasks
@@ -31,6 +34,7 @@ class RolloutManager:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._starting: asyncio.Task[Rollouts] | None = None
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> dict[str, Any]:
         """Read the tasks, connect to the engines, choose the sandboxes; errors of settings and data come from here."""
@@ -39,7 +43,8 @@ class RolloutManager:
 
     async def rollout(self, step: int) -> RolloutBatch:
         """One step's groups; see `Rollouts.rollout`."""
-        return await (await self._rollouts()).rollout(step)
+        with self._owned():
+            return await (await self._rollouts()).rollout(step)
 
     async def evaluate(
         self,
@@ -54,13 +59,14 @@ class RolloutManager:
         """Attempt records of `tasks`: a list, a file, or "" for `eval_prompt_data`. See `Rollouts.evaluate`."""
         rollouts = await self._rollouts()
         chosen = tasks if isinstance(tasks, list) else await self._load(tasks or self._config.eval_prompt_data, "eval")
-        results = await rollouts.evaluate(
-            chosen,
-            attempts=attempts,
-            temperature=0.0 if greedy else temperature,
-            label=label,
-            attempts_dir=attempts_dir,
-        )
+        with self._owned():
+            results = await rollouts.evaluate(
+                chosen,
+                attempts=attempts,
+                temperature=0.0 if greedy else temperature,
+                label=label,
+                attempts_dir=attempts_dir,
+            )
         metadata = {task.instance_id: task.metadata for task in chosen}
         return [{**dataclasses.asdict(result), "task_metadata": metadata[result.instance_id]} for result in results]
 
@@ -85,13 +91,25 @@ class RolloutManager:
         (await self._rollouts()).source.load_state_dict(state)
 
     async def close(self) -> None:
-        """Close every sandbox and connection."""
+        """End running calls with their attempts, then every sandbox and connection."""
+        await cancel_all(self._running)
         if self._starting is None:
             return
         await asyncio.wait([self._starting])
         if not self._starting.cancelled() and self._starting.exception() is None:
             set_runtime(None)
             await self._starting.result().runtime.aclose()
+
+    @contextlib.contextmanager
+    def _owned(self) -> Iterator[None]:
+        """Register the current call, so that `close` can end it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            yield
+        finally:
+            self._running.discard(task)
 
     async def _rollouts(self) -> Rollouts:
         if self._starting is None:

@@ -127,7 +127,11 @@ def test_dropped_turns(name):
 
 def test_the_first_messages_stay_even_above_the_heads_share():
     chat = CHAT["mistral"]
-    tokens = history(chat, 150, ratio=0.0)
+    messages = list(FIRST)
+    tokens = TokenHistory(
+        chat, messages, max_prompt_tokens=150, head_ratio=0.0, omission=lambda n: f"[{n} steps left out]"
+    )
+    messages += [{"role": "assistant", "content": "long " * 99}]  # the transcript that the loop goes on writing
     turns = [play(tokens, chat, answer(chat, f"look {i}"), "word " * 8, i) for i in range(12)]
     text = chat.tokenizer.decode(tokens.prompt_ids())
     assert "clamp" in text and "steps left out" in text and "look 0" not in text

@@ -123,6 +123,9 @@ async def test_context_limit_and_segments(attempt):
     assert len(trajectory.segments) > 1 and {s.fork_cause for s in trajectory.segments[1:]} == {"context_dropped"}
     assert all(len(prompt) <= 1200 - 400 for prompt in engine.prompts)
     assert [step["segment"] for step in trajectory.steps][-1] == len(trajectory.segments) - 1
+    trajectory, engine, _ = await attempt(many, step_limit=12, swe_cm_head_ratio=0.0, **small)
+    assert trajectory.exit_status == "step_limit" and len(trajectory.segments) > 1
+    assert "clamp(3, 0, 2)" in TOKENIZER.decode(engine.prompts[-1])
     trajectory, _, _ = await attempt([bash("seq 1 3000")], **small)
     assert trajectory.exit_status == "context_limit" and len(trajectory.turns) == 1
     trajectory, _, _ = await attempt([bash("ls")], **{**small, "rollout_max_context_len": 410})

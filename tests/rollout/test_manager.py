@@ -1,0 +1,90 @@
+"""The Ray actor: settings errors come out typed, steps and evaluations work, closing ends what runs."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import ray
+
+from swe_rl.errors import ConfigError, SweRlError
+from swe_rl.rollout.manager import RolloutManager
+from swe_rl.tasks.load import write_tasks
+from tests.agent.repository import local_config
+from tests.rollout.test_real_engine import checkpoint, engine_server  # noqa: F401
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=100_000_000,
+        log_to_driver=False,
+        _temp_dir=str(tmp_path_factory.mktemp("r")),
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def config(engine_server, checkpoint, task, tmp_path):  # noqa: F811
+    tasks = []
+    for number in range(3):
+        one = copy.deepcopy(task)
+        one.instance_id, one.metadata = f"demo__clamp-{number}", {"level": number}
+        tasks.append(one)
+    write_tasks(tmp_path / "train.jsonl", tasks)
+    write_tasks(tmp_path / "eval.jsonl", tasks[:2])
+    return local_config(
+        tmp_path,
+        engine_urls=[str(engine_server.make_url("/"))],
+        hf_checkpoint=str(checkpoint),
+        prompt_data=str(tmp_path / "train.jsonl"),
+        eval_prompt_data=str(tmp_path / "eval.jsonl"),
+        swe_agent_config="quickstart",
+        rollout_max_context_len=420,
+        rollout_max_response_len=40,
+        rollout_batch_size=1,
+        n_samples_per_prompt=2,
+        dynamic_sampling=False,
+        step_limit=3,
+    )
+
+
+async def test_steps_evaluations_and_positions(cluster, config):
+    manager = RolloutManager.remote(config)
+    assert await manager.start.remote() == {"sandbox": config.sandbox, "tasks": 3}
+    batch = await manager.rollout.remote(0)
+    assert len(batch.samples) == batch.counts["segments"] >= 2 and batch.metrics["sampled_fraction"] == 1.0
+    progress = await manager.progress.remote()
+    assert progress["finished"] == 2 and progress["verdicts"] == {"no_patch": 2}
+    records = await manager.evaluate.remote(attempts=2, temperature=0.5)
+    assert [(r["instance_id"], r["index"], r["task_metadata"]["level"]) for r in records] == [
+        ("demo__clamp-0", 0, 0),
+        ("demo__clamp-0", 1, 0),
+        ("demo__clamp-1", 0, 1),
+        ("demo__clamp-1", 1, 1),
+    ]
+    state = await manager.state_dict.remote()
+    assert state == batch.data_state and state["groups"] == 1
+    await manager.load_state_dict.remote({**state, "groups": 2})
+    assert (await manager.rollout.remote(1)).samples[0].group_index == 2
+    await manager.set_weight_version.remote(5)
+    await manager.close.remote()
+    ray.kill(manager)
+
+
+async def test_wrong_settings_come_out_typed(cluster, config):
+    bad = config.model_copy(update={"prompt_data": "/no/such/file.jsonl"})
+    manager = RolloutManager.remote(bad)
+    with pytest.raises(SweRlError, match="/no/such/file"):
+        await manager.start.remote()
+    await manager.close.remote()
+    ray.kill(manager)
+    manager = RolloutManager.remote(config.model_copy(update={"custom_rm_path": "no.such.module"}))
+    with pytest.raises(ConfigError, match="--custom-rm-path"):
+        await manager.start.remote()
+    ray.kill(manager)

@@ -1,0 +1,148 @@
+"""The whole attempt with the real embedded engine over HTTP and a tiny random model, whose bytes are often no text at all."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from aiohttp.test_utils import TestServer
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from swe_rl.agent.loop import run_agent
+from swe_rl.deadline import Deadline
+from swe_rl.engine.embedded import server
+from swe_rl.engine.embedded.app import make_app
+from swe_rl.errors import ConfigError, InfraError
+from swe_rl.rollout.data_source import TaskSource
+from swe_rl.rollout.functions import load_functions
+from swe_rl.rollout.rollouts import Rollouts
+from swe_rl.rollout.runtime import open_runtime, set_runtime
+from tests.agent.build_tokenizers import build_tokenizer
+from tests.agent.repository import local_config
+
+CONTEXT, RESPONSE = 420, 40
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("policy")
+    tokenizer = build_tokenizer()
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        initializer_range=0.1,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+async def engine_server(checkpoint):
+    arguments = ["--model-path", str(checkpoint), "--context-length", "1024", "--max-total-tokens", "16384"]
+    service = server.build(server.parser().parse_args(arguments))
+    service.scheduler.start()
+    http = TestServer(make_app(service, max_body_bytes=64 << 20), handler_cancellation=True)
+    await http.start_server()
+    yield http
+    await http.close()
+    service.scheduler.stop()
+
+
+@pytest.fixture
+async def rollouts(engine_server, checkpoint, task, tmp_path):
+    config = local_config(
+        tmp_path,
+        engine_urls=[str(engine_server.make_url("/"))],
+        hf_checkpoint=str(checkpoint),
+        swe_agent_config="quickstart",
+        rollout_max_context_len=CONTEXT,
+        rollout_max_response_len=RESPONSE,
+        rollout_batch_size=2,
+        n_samples_per_prompt=3,
+        dynamic_sampling=False,
+        swe_infra_retries=0,
+        step_limit=8,
+    )
+    runtime = await open_runtime(config)
+    set_runtime(runtime)
+    other = copy.deepcopy(task)
+    other.instance_id = "demo__clamp-2"
+    source = TaskSource([task, other], seed=1, shuffle=False)
+    yield Rollouts(runtime, load_functions(config), source)
+    set_runtime(None)
+    await runtime.aclose()
+
+
+async def test_trained_tokens_are_the_sampled_ones_with_their_log_probs(rollouts, checkpoint):
+    """The audit against the engine's own records, and every log-prob recomputed by transformers in one forward pass."""
+    batch = await rollouts.rollout(0)
+    assert batch.metrics["sampled_fraction"] == 1.0 and batch.counts["dropped_tokens"] == 0
+    assert batch.counts["attempts"] == 6 and batch.counts["verdicts"] == {"no_patch": 6}
+    assert batch.counts["forks"]["context_dropped"] > 0 and batch.metrics["cached_share"] > 0.3
+    assert batch.metrics["weight_version_max"] == 0
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    decoded_differs = 0
+    for sample in batch.samples:
+        sample.validate()
+        assert len(sample.tokens) <= CONTEXT
+        ids = torch.tensor([sample.tokens])
+        with torch.no_grad():
+            log_probs = torch.log_softmax(model(ids).logits[0].float(), dim=-1)
+        start = len(sample.tokens) - sample.response_length
+        for i, (mask, log_prob) in enumerate(zip(sample.loss_mask, sample.rollout_log_probs, strict=True)):
+            if mask:
+                position = start + i
+                assert abs(log_probs[position - 1, sample.tokens[position]].item() - log_prob) < 1e-3
+        tokenizer = rollouts.runtime.tokenizer
+        decoded_differs += (
+            tokenizer(tokenizer.decode(sample.tokens), add_special_tokens=False)["input_ids"] != sample.tokens
+        )
+    assert decoded_differs  # decoding and encoding again would have trained other tokens
+
+
+async def test_the_same_seed_samples_the_same_attempts(rollouts):
+    first = await rollouts.evaluate(rollouts.source._tasks, attempts=2)
+    again = await rollouts.evaluate(rollouts.source._tasks, attempts=2)
+    other = await rollouts.evaluate(rollouts.source._tasks, attempts=2, label="other")
+    key = [(result.sampled_tokens, result.turns) for result in first]
+    assert key == [(result.sampled_tokens, result.turns) for result in again]
+    assert key != [(result.sampled_tokens, result.turns) for result in other]
+
+
+async def test_an_engine_that_is_gone_ends_the_step_with_its_name(rollouts, engine_server, monkeypatch):
+    await engine_server.close()
+    rollouts.runtime.client.connect_attempts = 2
+    with pytest.raises(InfraError, match="counts; the first failed with: EngineUnreachable"):
+        await rollouts.rollout(0)
+
+
+async def test_a_missing_tokenizer_or_engine_is_one_clear_error(tmp_path, checkpoint):
+    with pytest.raises(ConfigError, match="--engine-urls"):
+        await open_runtime(local_config(tmp_path, hf_checkpoint=str(checkpoint)))
+    urls = {"engine_urls": ["http://127.0.0.1:9"]}
+    with pytest.raises(ConfigError, match="--hf-checkpoint: no tokenizer"):
+        await open_runtime(local_config(tmp_path, hf_checkpoint=str(tmp_path), **urls))
+
+
+async def test_run_agent_alone(rollouts, task):
+    """As demonstrations and evaluations call it: no manager around it."""
+    runtime = rollouts.runtime
+    sandbox = await runtime.provider.open(task, deadline=Deadline(30), purpose="agent")
+    params = {"temperature": 0.7, "max_new_tokens": 10}
+    trajectory = await run_agent(task, sandbox, runtime.client, runtime.tokenizer, runtime.config, params, Deadline(60))
+    assert trajectory.exit_status == "step_limit", trajectory.verdict_detail
+    assert len(trajectory.turns) == 8
+    assert all(len(turn.output_ids) <= 10 for turn in trajectory.turns)
