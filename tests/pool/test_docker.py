@@ -1,0 +1,209 @@
+"""The whole plane against a real Docker Engine: provider, pool server, exec server, containers."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from swe_rl.config.grading import GradingSettings
+from swe_rl.config.sandbox import SandboxSettings
+from swe_rl.deadline import Deadline
+from swe_rl.errors import SandboxError, SandboxUnavailable
+from swe_rl.grading.grader import grade_patch
+from swe_rl.sandbox.local_plane import open_local_plane
+from swe_rl.sandbox.pool import PoolProvider
+from swe_rl.types import Task, Verdict
+from tests.docker_engine import TEST_IMAGE, Engine
+from tests.pool.conftest import until
+from tests.pool.plane import ServerProcess, exec_server, pool_server
+
+pytestmark = pytest.mark.docker
+TOKEN = "token-of-this-test"
+
+
+def repository(folder: Path) -> Task:
+    """A task whose repository says "broken" until a patch makes it say "fixed"."""
+    repo = folder / "repo"
+    repo.mkdir(parents=True)
+    (repo / "state.txt").write_text("broken\n")
+    git = ["git", "-C", str(repo), "-c", "user.name=t", "-c", "user.email=t@t"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "base"]):
+        subprocess.run([*git, *command], check=True, timeout=30)
+    archive = folder / "repo.tar"
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(repo, ".")
+    archive.write_bytes(buffer.getvalue())
+    return Task(
+        instance_id="broken-1",
+        problem_statement="say fixed",
+        image=TEST_IMAGE,
+        workdir="/testbed",
+        archive=str(archive),
+        eval_script="grep -q fixed state.txt\n",
+        log_parser="exit_code",
+    )
+
+
+FIX = b"""diff --git a/state.txt b/state.txt
+--- a/state.txt
++++ b/state.txt
+@@ -1 +1 @@
+-broken
++fixed
+"""
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    return repository(tmp_path_factory.mktemp("task"))
+
+
+@pytest.fixture
+async def plane(engine: Engine, tmp_path: Path) -> AsyncIterator[tuple[ServerProcess, ServerProcess]]:
+    """(exec server, pool server) as processes."""
+    node = exec_server(tmp_path / "node", engine.host, token=TOKEN)
+    await node.start()
+    pool = pool_server(tmp_path / "pool", [node.url], token=TOKEN, flags=("--close-at-exit",))
+    await pool.start()
+    yield node, pool
+    await pool.stop()
+    await node.stop()
+    assert engine.docker("ps", "-aq", "--filter", "label=swe-rl.pool") == ""
+
+
+@pytest.mark.parametrize("go_direct", [True, False], ids=["direct", "through the pool"])
+async def test_a_whole_attempt(plane, task: Task, go_direct: bool) -> None:
+    _, pool = plane
+    provider = PoolProvider(pool.url, token=TOKEN, go_direct=go_direct)
+    box = await provider.open(task, deadline=Deadline(120), purpose="agent")
+    result = await box.exec("pwd; git status --short; cat state.txt; id -u", timeout=20)
+    assert (result.returncode, result.output) == (0, "/testbed\nbroken\n0\n")
+    assert (await box.exec("sleep 30", timeout=0.5)).returncode == 124
+    assert (await box.exec("cat; echo $A", timeout=20, env={"A": "x y"})).output == "x y\n"
+    await box.upload("sub/dir/data", bytes(range(256)) * 8000)
+    assert await box.download("/testbed/sub/dir/data", max_bytes=3_000_000) == bytes(range(256)) * 8000
+    with pytest.raises(SandboxError):
+        await box.download("sub/dir/data", max_bytes=100)
+    with pytest.raises(SandboxError):
+        await box.download("missing", max_bytes=100)
+    flood = await box.exec("yes | head -c 5000000", timeout=30, output_limit=10_000)
+    assert flood.truncated and len(flood.output) < 12_000
+    await box.close()
+    verdicts = [
+        (await grade_patch(task, patch, provider, GradingSettings(verdict_cache=False), Deadline(120))).verdict
+        for patch in (FIX, FIX.replace(b"+fixed", b"+mended"), b"")
+    ]
+    assert verdicts == [Verdict.RESOLVED, Verdict.UNRESOLVED, Verdict.NO_PATCH]
+    await provider.aclose()
+
+
+async def test_evaluation_on_the_node(plane, task: Task) -> None:
+    _, pool = plane
+    provider = PoolProvider(pool.url, token=TOKEN)
+    box = await provider.open(task, deadline=Deadline(120), purpose="grade")
+    answer = await box.evaluate({"patch": FIX.decode(), "eval_script": task.eval_script}, timeout=60)
+    assert answer["resolved"] is True and answer["verdict"] == "resolved"
+    await provider.aclose()
+
+
+async def test_killed_servers_and_containers(plane, engine: Engine, task: Task) -> None:
+    node, pool = plane
+    provider = PoolProvider(pool.url, token=TOKEN, heartbeat_interval=0.5)
+    box = await provider.open(task, deadline=Deadline(300), purpose="agent")
+    await box.exec("echo one >> /tmp/effects", timeout=20)
+    pool.kill()
+    await pool.start()
+    node.kill()
+    await node.start()
+    await box.exec("echo two >> /tmp/effects", timeout=20)
+    assert (await box.exec("cat /tmp/effects", timeout=20)).output == "one\ntwo\n"
+    running = asyncio.create_task(box.exec("echo three >> /tmp/effects; sleep 60", timeout=100))
+    await until(lambda: "three" in effects(engine), within=60)
+    node.kill()
+    await node.start()
+    with pytest.raises(SandboxError):  # whether it ended is unknown, and it is not run again
+        await asyncio.wait_for(running, 60)
+    assert effects(engine).split() == ["one", "two", "three"]
+    engine.docker("rm", "-f", *engine.docker("ps", "-aq", "--filter", "label=swe-rl.pool").split())
+    with pytest.raises(SandboxError):
+        await box.exec("true", timeout=20)
+    await provider.aclose()
+
+
+def effects(engine: Engine) -> str:
+    container = engine.docker("ps", "-aq", "--filter", "label=swe-rl.pool").split()[0]
+    return engine.docker("exec", container, "cat", "/tmp/effects")
+
+
+async def test_a_local_plane_brings_its_image_and_leaves_nothing(engine: Engine, task: Task, monkeypatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    provider = await open_local_plane(SandboxSettings(), "docker")
+    assert provider.name == "docker"
+    task = Task(**{**vars(task), "image": ""})
+    grade = await grade_patch(task, FIX, provider, GradingSettings(verdict_cache=False), Deadline(120))
+    assert grade.verdict is Verdict.RESOLVED, grade
+    await provider.open(task, deadline=Deadline(60), purpose="agent")
+    await provider.aclose()
+    assert engine.docker("ps", "-aq", "--filter", "label=swe-rl.managed") == ""
+
+
+async def test_an_engine_that_does_not_answer_is_said(monkeypatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/docker.sock")
+    with pytest.raises(SandboxUnavailable, match="/no/such"):
+        await open_local_plane(SandboxSettings(), "docker")
+
+
+@pytest.mark.parametrize("victim", ["driver", "driver and plane"])
+async def test_a_killed_run_leaves_no_container(engine: Engine, task: Task, victim: str) -> None:
+    driver = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", DRIVER, str(vars(task))),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "DOCKER_HOST": engine.host},
+    )
+    assert driver.stdout is not None
+    plane_pid = int(await driver.stdout.readline())
+    labelled = ("ps", "-aq", "--filter", "label=swe-rl.pool")
+    assert engine.docker(*labelled)
+    if victim == "driver and plane":
+        os.kill(plane_pid, 9)
+    driver.kill()
+    await driver.wait()
+    if victim == "driver and plane":  # nobody is left to tidy up: the next run does
+        assert engine.docker(*labelled)
+        monkey = SandboxSettings()
+        os.environ["DOCKER_HOST"], before = engine.host, os.environ.get("DOCKER_HOST")
+        try:
+            await (await open_local_plane(monkey, "docker")).aclose()
+        finally:
+            if before is None:
+                del os.environ["DOCKER_HOST"]
+            else:
+                os.environ["DOCKER_HOST"] = before
+    await until(lambda: engine.docker(*labelled) == "", within=60)
+
+
+DRIVER = """
+import ast, asyncio, sys
+import psutil
+from swe_rl.config.sandbox import SandboxSettings
+from swe_rl.deadline import Deadline
+from swe_rl.sandbox.local_plane import open_local_plane
+from swe_rl.types import Task
+
+async def main():
+    provider = await open_local_plane(SandboxSettings(), "docker")
+    await provider.open(Task(**ast.literal_eval(sys.argv[1])), deadline=Deadline(300), purpose="agent")
+    print(psutil.Process().children()[0].pid, flush=True)
+    await asyncio.sleep(300)
+
+asyncio.run(main())
+"""
