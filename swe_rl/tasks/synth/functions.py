@@ -12,6 +12,7 @@ class Function:
 
     name: str
     qualname: str
+    start_line: int  # of the first decorator, else of `def`: what code objects call their first line
     def_line: int
     first: int
     last: int
@@ -47,4 +48,5 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str) -> Func
         first = node.body[1].lineno
         decorators = getattr(node.body[1], "decorator_list", [])
         first = min([first, *(d.lineno for d in decorators)])
-    return Function(node.name, f"{prefix}{node.name}", node.lineno, first, node.end_lineno or node.lineno)
+    start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    return Function(node.name, f"{prefix}{node.name}", start, node.lineno, first, node.end_lineno or node.lineno)
