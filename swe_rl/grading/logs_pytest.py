@@ -13,18 +13,24 @@ from swe_rl.grading.logs_region import without_colour
 
 STATUSES = ("PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS")
 _SUMMARY = re.compile(rf"^({'|'.join(STATUSES)}) (\S.*)$")
-_VERBOSE = re.compile(rf"^(\S+\.\w+::.*?) ({'|'.join(STATUSES)})(?:\s+\[\s*\d+%\])?(?: \(.*\))?$")
+_VERBOSE = re.compile(rf"^(\S+\.\w+::.*?) ({'|'.join(STATUSES)})(?: \(.*\))?(?:\s+\[\s*\d+%\])?$")
 _XDIST = re.compile(rf"^\[gw\d+\] (?:\[\s*\d+%\] )?({'|'.join(STATUSES)}) (\S.*)$")
 _END = re.compile(
-    r"^=*\s*(?:no tests ran|\d+ (?:passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)\b).* in [\d.:]+ ?s",
+    r"^=*[ ]*(?:no tests ran|\d+ (?:passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)\b).* in [\d.:]+ ?s",
     re.MULTILINE,
 )
+MAX_LINE = 5000  # characters of a line that are read: output is hostile, and regular expressions can be stalled
 _RANK = {"PASSED": 0, "XFAIL": 0, "XPASS": 1, "SKIPPED": 2, "FAILED": 3, "ERROR": 4}
 
 
 def pytest_finished(text: str) -> bool:
     """Whether pytest's last line (`3 passed in 0.12s`) is there."""
-    return _END.search(without_colour(text)) is not None
+    return _END.search(without_long_lines(without_colour(text))) is not None
+
+
+def without_long_lines(text: str) -> str:
+    """`text` with every line cut at `MAX_LINE` characters."""
+    return "\n".join(line[:MAX_LINE] for line in text.split("\n"))
 
 
 def worse(one: str | None, other: str) -> str:
@@ -37,7 +43,9 @@ def parse_pytest(text: str, wanted: Iterable[str] = ()) -> dict[str, str]:
     names = set(wanted)
     tests: dict[str, str] = {}
     for line in without_colour(text).split("\n"):
-        status, rest = _status_line(line.rstrip())
+        if "::" not in line:
+            continue
+        status, rest = _status_line(line[:MAX_LINE].rstrip())
         if not status:
             continue
         name = _test_id(rest, status, names)
@@ -50,7 +58,7 @@ def parse_pytest(text: str, wanted: Iterable[str] = ()) -> dict[str, str]:
 
 def _status_line(line: str) -> tuple[str, str]:
     if found := _SUMMARY.match(line) or _XDIST.match(line):
-        return (found.group(1), found.group(2)) if "::" in found.group(2) else ("", "")
+        return found.group(1), found.group(2)
     if found := _VERBOSE.match(line):
         return found.group(2), found.group(1)
     return "", ""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 
+_NEAR = 32  # characters around a marker that decide whether it is one
+_TRACE = re.compile(r"\+{1,8} (?P<word>:|echo) (?P<quote>['\"]?)$")
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -54,15 +56,28 @@ def find_region(log: str, markers: tuple[str, str] = (START_MARKER, END_MARKER))
 
 
 def _marker_lines(log: str, marker: str) -> list[tuple[int, int]]:
-    """Spans of lines that are the marker: traced (`+ : 'M'`), echoed (`M`), or echoed and traced (both lines, one span)."""
-    text = re.escape(marker)
-    # Output without a newline at its end may stand before a traced marker in the same line.
-    traced = re.compile(rf"^.*?\++ (?::|echo) (['\"]?){text}\1[ \t\r]*$\n?|^{text}[ \t\r]*$\n?", re.MULTILINE)
+    """Spans of lines that are the marker: traced (`+ : 'M'`), echoed (`M`), or echoed and traced (both lines, one span).
+
+    Found by plain search: the log may be megabytes of text made to stall a regular expression.
+    """
     spans: list[tuple[int, int]] = []
-    for found in traced.finditer(log):
-        echoed = found.group(0).startswith(marker)
-        if echoed and spans and spans[-1][1] == found.start() and "echo" in log[spans[-1][0] : spans[-1][1]]:
-            spans[-1] = (spans[-1][0], found.end())
-        else:
-            spans.append((found.start(), found.end()))
+    after_echo = False  # the last span is the trace of an `echo` of the marker
+    at = log.find(marker)
+    while at >= 0:
+        after = at + len(marker)
+        rest, newline, _ = log[after : after + _NEAR].partition("\n")
+        if newline or after + _NEAR >= len(log):  # else much stands behind it in its line: no marker
+            end = after + len(rest) + len(newline)
+            # A traced marker may follow, in its line, output that had no newline at its end.
+            trace = _TRACE.search(log, max(0, at - _NEAR), at)
+            if trace and rest.rstrip() == trace["quote"]:
+                spans.append((trace.start(), end))
+                after_echo = trace["word"] == "echo"
+            elif not rest.strip() and (at == 0 or log[at - 1] == "\n"):
+                if after_echo and spans[-1][1] == at:
+                    spans[-1] = (spans[-1][0], end)
+                else:
+                    spans.append((at, end))
+                after_echo = False
+        at = log.find(marker, after)
     return spans

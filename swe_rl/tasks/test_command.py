@@ -15,17 +15,13 @@ def script_from_command(command: str) -> str:
 
 
 def script_from_parts(setup: str, tests: str) -> str:
-    """Bash that runs `setup`, then `tests` between the markers in the same shell, and exits with the tests' code."""
-    lines = ["#!/bin/bash", "set -uxo pipefail"]
+    """Bash that runs `setup`, then `tests` between the markers in a subshell of it, and exits with the tests' code."""
+    lines = ["#!/bin/bash", "set -xo pipefail"]
     if setup.strip():
         lines.append(_without_shebang(setup))
-    lines += [
-        f": '{START_MARKER}'",
-        _without_shebang(tests),
-        "swe_rl_status=$?",
-        f": '{END_MARKER}'",
-        "exit $swe_rl_status",
-    ]
+    # A subshell: an `exit` or `set -e` of the tests ends them, not the script before its end marker.
+    lines += [f": '{START_MARKER}'", "(", _without_shebang(tests), ")", "swe_rl_status=$?", f": '{END_MARKER}'"]
+    lines.append("exit $swe_rl_status")
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Small real tasks for tests: a repository in an archive, a fix, hidden tests, in the forms that certification must tell apart."""
+"""Small real tasks for tests: a repository in an archive, a fix, hidden tests, of each kind that certification tells apart."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FIX = """diff --git a/calc.py b/calc.py
  def add(a, b):
 -    return a - b
 +    return a + b
- 
- 
+
+
  def twice(a):
 """
 WRONG = FIX.replace("+    return a + b", "+    return a * b")

@@ -1,0 +1,137 @@
+"""Eval scripts: byte for byte those of real evaluations, and what happens where none can be made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swe_rl import cli
+from swe_rl.errors import DataError
+from swe_rl.tasks.eval_script import eval_script_for
+from swe_rl.tasks.load import find_task, load_tasks
+from swe_rl.tasks.swebench_library import swebench_library
+from swe_rl.tasks.test_command import script_from_command
+from swe_rl.types import Task
+
+
+def test_all_real_evaluations_byte_for_byte(cases: Path) -> None:
+    tasks = {task.instance_id: task for task in load_tasks(cases / "swebench_lite_80.jsonl").tasks}
+    evaluations = sorted(path.parent for path in cases.glob("evaluations/*/eval.sh"))
+    assert len(evaluations) == 47
+    for folder in evaluations:
+        assert eval_script_for(tasks[folder.name]).encode() == (folder / "eval.sh").read_bytes()
+
+
+def test_command_prints_exactly_the_script(cases: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    name = "django__django-13448"
+    arguments = ["--tasks", str(cases / "swebench_lite_80.jsonl"), "--instance-id", name]
+    assert cli.main(["data", "eval-script", *arguments]) == 0
+    assert capfdbinary.readouterr().out == (cases / "evaluations" / name / "eval.sh").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_light_import_makes_what_the_whole_package_makes(cases: Path) -> None:
+    """All 80 rows, other repositories than django among them, against an ordinary `import swebench`."""
+    pytest.importorskip("datasets")
+    code = """
+import json, sys
+import swebench.harness.test_spec.python as scripts
+from swebench.harness.test_spec.test_spec import make_test_spec
+scripts.get_requirements = lambda instance: ""
+scripts.get_environment_yml = lambda instance, name: ""
+for line in open(sys.argv[1]):
+    row = json.loads(line)
+    print(json.dumps([row["instance_id"], make_test_spec(row).eval_script]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(cases / "swebench_lite_80.jsonl")], capture_output=True, text=True, check=True
+    )
+    expected = dict(json.loads(line) for line in done.stdout.splitlines())
+    tasks = load_tasks(cases / "swebench_lite_80.jsonl").tasks
+    assert len({task.repo for task in tasks}) == 6
+    assert {task.instance_id: eval_script_for(task) for task in tasks} == expected
+
+
+def test_the_library_leaves_nothing_heavy_behind() -> None:
+    code = (
+        "import sys; from swe_rl.tasks.swebench_library import swebench_library; swebench_library();"
+        "print([m for m in sys.modules if m.split('.')[0] in ('swebench', 'datasets', 'docker', 'modal', 'requests')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_all_specs_and_parsers_are_there() -> None:
+    library = swebench_library()
+    assert {"django/django", "sympy/sympy", "matplotlib/matplotlib"} <= set(library.parsers)
+    assert len(library.specs) > 20 and "chartjs/Chart.js" in library.fail_only_repos
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"repo": "own/project"}, "does not know the repository"),
+        ({"version": "99.9"}, "does not know version '99.9'"),
+        (
+            {"test_patch": "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,9 +1 @@\n-a\n+b\n"},
+            "cannot make its eval script",
+        ),
+    ],
+)
+def test_why_no_script_can_be_made(cases: Path, changes: dict[str, str], words: str) -> None:
+    task = find_task(cases / "swebench_lite_80.jsonl", "django__django-11099")
+    for name, value in changes.items():
+        setattr(task, name, value)
+    with pytest.raises(DataError, match=words):
+        eval_script_for(task)
+
+
+def test_the_rows_own_script_wins(cases: Path) -> None:
+    task = find_task(cases / "swebench_lite_80.jsonl", "django__django-11099")
+    task.eval_script = "echo mine\n"
+    assert eval_script_for(task) == "echo mine\n"
+
+
+def test_swe_gym_rows(cases: Path) -> None:
+    moto, dask, conan = load_tasks(cases / "swegym_3.jsonl").tasks
+    script = eval_script_for(moto)
+    files = "tests/test_cognitoidp/test_cognitoidp_exceptions.py"
+    assert f"\ngit checkout {moto.base_commit} -- {files}\n" in script and f"\npytest -n0 -rA {files}\n" in script
+    assert "pytest -n0 -rA  --color=no dask/array/tests/test_masked.py" in eval_script_for(dask)  # the row's own
+    assert "export PYTHONPATH=${PYTHONPATH:-}:$(pwd)" in eval_script_for(conan)
+    for text in map(eval_script_for, (moto, dask, conan)):
+        assert text.count(">>>>> Start Test Output") == text.count(">>>>> End Test Output") == 1
+        assert subprocess.run(["bash", "-n"], input=text.encode(), check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("true", 0),
+        ("echo 'PASSED x'; exit 7", 7),
+        ("false | cat", 1),
+        ("set -e\nfalse\ntrue", 1),
+        ("echo $UNSET; cat <<'E'\nx)\nE\n(exit 3)", 3),
+    ],
+)
+def test_a_commands_exit_code_is_the_scripts(tmp_path: Path, command: str, code: int) -> None:
+    done = subprocess.run(
+        ["bash"], input=script_from_command(command), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert "Start Test Output" in done.stderr and "End Test Output" in done.stderr
+
+
+def test_command_on_a_task_that_is_missing(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--tasks", str(cases / "swegym_3.jsonl"), "--instance-id", "nope"]
+    assert cli.main(["data", "eval-script", *arguments]) == 1
+    assert "no task 'nope' among 3" in capsys.readouterr().err
+
+
+def test_a_task_without_anything() -> None:
+    with pytest.raises(DataError, match="give the row an eval_script"):
+        eval_script_for(Task("a-1", "s"))
