@@ -36,27 +36,21 @@ class TrainingBatch:
 def training_batch(samples: Sequence[Sample], settings: AlgorithmSettings, vocab_size: int) -> TrainingBatch:
     """Check samples and keep those that train: in a group with spread, with at least one token of mask 1.
 
-    Raises DataError naming the sample where lengths disagree, a token is outside the vocabulary, a log-prob is missing
-    or impossible, or the same tokens of a trajectory come twice.
+    Raises DataError naming the sample where lengths disagree, a token is outside the vocabulary, or a log-prob is
+    missing or impossible.
     """
     result = group_advantages(samples, normalise_std=settings.grpo_std_normalization)
     sequences: list[TrainingSequence] = []
     keys: list[Hashable] = []
-    seen: set[Hashable] = set()
     for position, (sample, advantage) in enumerate(zip(samples, result.advantages, strict=True)):
         if advantage is None:
             continue
         sequence = training_sequence(sample, advantage, vocab_size)
         if not len(sequence.trained):
             continue
-        key = trajectory_key(sample, position)
-        identity = (key, sequence.tokens.tobytes(), sequence.trained.tobytes())
-        if identity in seen:
-            raise DataError(f"sample {sample.index}: trajectory {key} holds this segment twice; it would train twice")
-        seen.add(identity)
         sequences.append(sequence)
-        keys.append(key)
-    metrics = {
+        keys.append(trajectory_key(sample, position))
+    metrics: dict[str, float] = {
         "train/groups": result.groups,
         "train/groups_without_spread": result.groups_without_spread,
         "train/trajectories": result.trajectories,
@@ -65,8 +59,9 @@ def training_batch(samples: Sequence[Sample], settings: AlgorithmSettings, vocab
         "train/segments": len(sequences),
         "train/trained_tokens": sum(len(s.trained) for s in sequences),
         "train/tokens": sum(len(s.tokens) for s in sequences),
-        "train/mean_reward": result.mean_reward,
     }
+    if result.trajectories:
+        metrics["train/mean_reward"] = result.mean_reward
     return TrainingBatch(sequences, keys, metrics)
 
 

@@ -24,7 +24,7 @@ _REPLACED = ".replaced-"
 
 
 def checkpoint_folder(root: str | Path, step: int) -> Path:
-    """Where the checkpoint of optimizer step `step` lives below `root`."""
+    """Where the checkpoint after rollout step `step` lives below `root`."""
     return Path(root) / f"step_{step:06d}"
 
 

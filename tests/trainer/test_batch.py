@@ -106,9 +106,3 @@ def test_bad_samples_are_refused_by_name(change, message):
     training_sequence(good, 1.0, VOCAB)
     with pytest.raises(DataError, match=message):
         training_sequence(dataclasses.replace(good, **change), 1.0, VOCAB)
-
-
-def test_the_same_segment_twice_is_refused():
-    samples = make_samples()
-    with pytest.raises(DataError, match="twice"):
-        training_batch([*samples, dataclasses.replace(samples[0])], CONFIG, VOCAB)

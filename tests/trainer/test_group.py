@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from swe_rl.cluster.local_ray import ray_cluster
+from swe_rl.config import Config
 from swe_rl.errors import DataError
 from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoint, list_checkpoints
 from swe_rl.trainer.errors import CheckpointError, TrainerDied
@@ -26,13 +29,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module", autouse=True)
 def local_ray() -> Iterator[None]:
-    import ray
-
-    ray.init(
-        num_cpus=2, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-    )
-    yield
-    ray.shutdown()
+    with tempfile.TemporaryDirectory(prefix="ray_", dir="/tmp") as folder, ray_cluster(Config(), Path(folder)):
+        yield
 
 
 def weights(group: TrainerGroup, folder: Path) -> dict[str, torch.Tensor]:
