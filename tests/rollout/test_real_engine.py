@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import copy
+import dataclasses
+import enum
 
 import pytest
 import torch
@@ -14,10 +18,11 @@ from swe_rl.deadline import Deadline
 from swe_rl.engine.embedded import server
 from swe_rl.engine.embedded.app import make_app
 from swe_rl.errors import ConfigError, InfraError
+from swe_rl.generate_with_swe import generate, reward_func
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
 from swe_rl.rollout.rollouts import Rollouts
-from swe_rl.rollout.runtime import open_runtime, set_runtime
+from swe_rl.rollout.runtime import open_runtime, runtime_for, set_runtime
 from tests.agent.build_tokenizers import build_tokenizer
 from tests.agent.repository import local_config
 
@@ -135,6 +140,57 @@ async def test_a_missing_tokenizer_or_engine_is_one_clear_error(tmp_path, checkp
     urls = {"engine_urls": ["http://127.0.0.1:9"]}
     with pytest.raises(ConfigError, match="--hf-checkpoint: no tokenizer"):
         await open_runtime(local_config(tmp_path, hf_checkpoint=str(tmp_path), **urls))
+
+
+class SlimeSample:
+    """The attributes that slime's Sample has, and nothing of ours."""
+
+    class Status(enum.Enum):
+        PENDING = "pending"
+        COMPLETED = "completed"
+        TRUNCATED = "truncated"
+        ABORTED = "aborted"
+        FAILED = "failed"
+
+    def __init__(self, index, prompt, metadata):
+        self.group_index, self.index, self.prompt, self.metadata = 0, index, prompt, metadata
+        self.tokens, self.response, self.response_length, self.label = [], "", 0, None
+        self.reward = self.loss_mask = self.rollout_log_probs = None
+        self.weight_versions, self.remove_sample, self.status = [], False, self.Status.PENDING
+
+
+async def test_plugged_into_another_trainer(engine_server, checkpoint, task, tmp_path, monkeypatch):
+    """slime's calls: a Namespace with a router's address, samples of another class, the runtime built at the first call."""
+    monkeypatch.setenv("SWE_SAVE_TRAJ_DIR", str(tmp_path / "attempts"))
+    monkeypatch.setenv("STEP_LIMIT", "2")
+    settings = local_config(tmp_path)
+    args = argparse.Namespace(
+        sglang_router_ip="127.0.0.1",
+        sglang_router_port=engine_server.port,
+        hf_checkpoint=str(checkpoint),
+        sandbox=settings.sandbox,
+        sandbox_root=settings.sandbox_root,
+        swe_agent_config="quickstart",
+        rollout_max_context_len=CONTEXT,
+        rollout_max_response_len=RESPONSE,
+        use_wandb=True,
+        lr=None,
+    )
+    set_runtime(None)
+    samples = [SlimeSample(i, task.problem_statement, {"instance": dataclasses.asdict(task)}) for i in range(2)]
+    params = {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 4096, "skip_special_tokens": False}
+    made = await asyncio.gather(*(generate(args, sample, dict(params)) for sample in samples))
+    runtime = await runtime_for(args)
+    try:
+        for index, one in enumerate(made):
+            assert isinstance(one, SlimeSample) and one.status is SlimeSample.Status.TRUNCATED
+            assert one.rollout_id == index and len(one.loss_mask) == one.response_length == len(one.rollout_log_probs)
+            assert one.tokens and await reward_func(args, one) == 0.0 and one.metadata["verdict"] == "no_patch"
+        assert len(list((tmp_path / "attempts").iterdir())) == 2
+        assert [len(runtime.recall(one.metadata["attempt_id"]).trajectory.turns) for one in made] == [2, 2]
+    finally:
+        set_runtime(None)
+        await runtime.aclose()
 
 
 async def test_run_agent_alone(rollouts, task):
