@@ -159,3 +159,35 @@ def test_wrong_use_says_what_is_missing(monkeypatch, capsys) -> None:
     assert "SWE_SERVER_TOKEN" in capsys.readouterr().err
     assert main(["nodes", "pull", "--hosts", "a"]) == 2
     assert "--images" in capsys.readouterr().err
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_setup_installs_an_exec_server_that_runs(sshd: Sshd, tmp_path: Path, monkeypatch, capsys) -> None:
+    """All but the systemd unit, which needs a machine with systemd."""
+    token = "token-for-the-node"
+    monkeypatch.setenv("SWE_SERVER_TOKEN", token)
+    prefix = tmp_path / "installed"
+    more = f"--setup-flags=--no-engine --no-service --prefix {prefix}"
+    assert main(["nodes", "setup", *sshd.flags(), more]) == 0, capsys.readouterr().err
+    assert f"installed in {prefix}" in capsys.readouterr().out
+    secret = prefix / "exec-server.env"
+    assert secret.read_text() == f"SWE_SERVER_TOKEN={token}\n" and secret.stat().st_mode & 0o077 == 0
+    command = [prefix / "venv/bin/swe-rl", "exec-server", "--port", "0", "--port-file", tmp_path / "port"]
+    server = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--database", tmp_path / "exec.sqlite3"],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SWE_SERVER_TOKEN": token},
+        cwd=tmp_path,
+    )
+    try:
+        for _ in range(300):
+            if (tmp_path / "port").exists():
+                break
+            time.sleep(0.1)
+        port = (tmp_path / "port").read_text()
+        # no engine at its default address here: the server runs and says so
+        assert main(["nodes", "status", *sshd.flags(), "--port", port]) == 0
+        assert "exec server up" in capsys.readouterr().out
+    finally:
+        server.terminate()
+        server.wait(timeout=30)

@@ -11,11 +11,13 @@ import asyncio
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+from swe_rl.cluster.processes import die_with_parent
 from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
 from swe_rl.errors import InfraError
@@ -125,6 +127,7 @@ async def run(flags: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    die_with_parent(signal.SIGKILL)
     parser = argparse.ArgumentParser()
     for name in ("pool", "token", "out", "hosts", "name", "task"):
         parser.add_argument(f"--{name}", required=True)
