@@ -9,6 +9,8 @@ from typing import Any
 from swe_rl.errors import EngineError
 from swe_rl.types import FinishReason
 
+SGLANG_NAN = "NaN happened"  # SGLang reports NaN logits as a stop that matched this text
+
 
 @dataclass(frozen=True)
 class GenerateResult:
@@ -57,6 +59,8 @@ def parse_generation(body: Any, *, version_at_departure: int, seconds: float) ->
         raise EngineError(f"engine answered nonsense: {type(error).__name__}: {error}") from error
     if kind is FinishReason.ABORT and reason.get("status_code"):
         raise EngineError(f"engine gave up on the request: {reason.get('message', 'no message')}")
+    if reason.get("matched") == SGLANG_NAN:
+        raise EngineError("engine sampled from NaN logits: the weights it serves are broken")
     if len(log_probs) != len(ids):
         if kind is not FinishReason.ABORT:
             raise EngineError(f"engine returned {len(ids)} tokens and {len(log_probs)} log-probs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def build(folder: Path, *flags: str) -> EngineService:
     """An engine in this process, its scheduler's thread not yet started."""
     arguments = ["--model-path", str(folder), "--context-length", "1024", "--max-total-tokens", "8192", *flags]
     return server.build(server.parser().parse_args(arguments))
+
+
+async def until_running(service: EngineService) -> None:
+    """Wait until the engine computes something; the test's own timeout bounds it."""
+    while not service.scheduler.batch.running:  # noqa: ASYNC110 (the scheduler is a thread without an asyncio event)
+        await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -118,10 +118,15 @@ async def test_concurrent_requests_do_not_mix(engine: EngineClient, reference: t
 async def test_stop_token(engine: EngineClient, reference: torch.nn.Module) -> None:
     expected = greedy(reference, PROMPT, 16)
     stop = next(token for i, token in enumerate(expected) if i > 3 and token not in expected[:i])
-    result = await engine.generate(PROMPT, GREEDY | {"stop_token_ids": [stop]}, rid="stop")
+    params = GREEDY | {"stop_token_ids": [stop], "ignore_eos": False}
+    result = await engine.generate(PROMPT, params, rid="stop")
     assert result.output_ids == expected[: expected.index(stop) + 1]
     assert (result.finish_reason, result.matched) == (FinishReason.STOP, stop)
     assert len(result.log_probs) == len(result.output_ids)
+    ignoring = await engine.generate(PROMPT, params | {"ignore_eos": True}, rid="on")
+    assert ignoring.output_ids == expected, "SGLang's ignore_eos covers stop_token_ids too"
+    last = await engine.generate(PROMPT, params | {"max_new_tokens": expected.index(stop) + 1}, rid="last")
+    assert last.finish_reason is FinishReason.STOP, "a stop on the last allowed token is a stop"
 
 
 async def test_stop_string(engine: EngineClient, reference: torch.nn.Module) -> None:

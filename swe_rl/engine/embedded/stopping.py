@@ -1,4 +1,8 @@
-"""When a sequence ends, in SGLang's order: length, stop token or end of sequence, stop string; and the text it returns."""
+"""When a sequence ends, in SGLang's order, and the text it returns.
+
+A stop string wins over a stop token, and both over the length: an answer that ends with its last allowed token has ended
+by itself. `ignore_eos` covers `stop_token_ids` too (SGLang 0.5.23).
+"""
 
 from __future__ import annotations
 
@@ -19,19 +23,24 @@ class StopRules:
     def finish_reason(self, sequence: Sequence) -> dict[str, Any] | None:
         """SGLang's `finish_reason` object after the newest token, None while the sequence goes on."""
         params, count = sequence.params, sequence.output_length
+        if count and count >= params.min_new_tokens:
+            matched = self._matched(sequence)
+            if matched is not None:
+                return {"type": "stop", "matched": matched}
         if count >= params.max_new_tokens:
             return {"type": "length", "length": params.max_new_tokens}
-        if count < params.min_new_tokens:
-            return None
-        token = sequence.tokens[-1]
-        if token in params.stop_token_ids or (not params.ignore_eos and token in self.eos_ids):
-            return {"type": "stop", "matched": token}
+        return None
+
+    def _matched(self, sequence: Sequence) -> int | str | None:
+        params, token = sequence.params, sequence.tokens[-1]
         if params.stop:
             # a stop string of n characters lies within the last n tokens that print something; 8 more for those that do not
             tail = self.decode(sequence.output_ids[-(max(map(len, params.stop)) + 8) :], skip_special=False)
             for stop in params.stop:
                 if stop in tail:
-                    return {"type": "stop", "matched": stop}
+                    return stop
+        if not params.ignore_eos and (token in params.stop_token_ids or token in self.eos_ids):
+            return token
         return None
 
     def text(self, sequence: Sequence) -> str:

@@ -1,0 +1,220 @@
+"""The embedded engine's own promises: batching changes nothing, caches never lie, faults end requests and not the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from swe_rl.engine.client import EngineClient
+from swe_rl.engine.embedded.service import EngineBusy, EngineService, RequestFailed
+from swe_rl.errors import DataError, EngineError, UsageError
+from tests.engine import models
+from tests.engine.conftest import build, until_running
+
+PROMPT = [(5 * i * i + i) % 500 for i in range(60)]
+
+
+async def run(service: EngineService, prompt: list[int], **params: Any) -> dict[str, Any]:
+    params = {"temperature": 0, "max_new_tokens": 10, "ignore_eos": True} | params
+    body = {"input_ids": prompt, "sampling_params": params, "return_logprob": True}
+    answer: dict[str, Any] = await service.generate(service.parse(body))
+    return answer
+
+
+def greedy(model: PreTrainedModel, prompt: list[int], count: int = 10) -> list[int]:
+    """Greedy tokens by full forward passes, without any cache."""
+    ids = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+def sliding() -> Qwen3ForCausalLM:
+    torch.manual_seed(5)
+    window = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
+    return Qwen3ForCausalLM(Qwen3Config(**models.SIZES, **window, head_dim=32, initializer_range=0.15)).eval()
+
+
+@pytest.mark.parametrize("make", [models.llama, sliding])
+async def test_other_architectures(make: Any, tmp_path: Path) -> None:
+    """Untied Llama, and Qwen3 whose later layers see a window only; the prompt is computed in chunks of 16."""
+    model = make()
+    service = build(models.save(model, tmp_path), "--chunked-prefill-size", "16")
+    service.scheduler.start()
+    try:
+        prompts = [PROMPT, PROMPT[:7], PROMPT[3:50]]
+        results = await asyncio.gather(*(run(service, prompt) for prompt in prompts))
+        assert [r["output_ids"] for r in results] == [greedy(model, prompt) for prompt in prompts]
+    finally:
+        service.scheduler.stop()
+
+
+async def test_more_requests_than_rows_all_end_right(checkpoint: Path) -> None:
+    service = build(
+        checkpoint, "--max-running-requests", "3", "--max-total-tokens", "300", "--chunked-prefill-size", "32"
+    )
+    service.scheduler.start()
+    try:
+        prompts = [PROMPT[i : 20 + 4 * i] for i in range(10)]
+        results = await asyncio.gather(*(run(service, p, max_new_tokens=3 + i) for i, p in enumerate(prompts)))
+        model = models.qwen3()
+        assert [r["output_ids"] for r in results] == [greedy(model, p, 3 + i) for i, p in enumerate(prompts)]
+        assert service.scheduler.cache.stored_tokens <= 300
+        assert service.scheduler.batch.running == [] and service.open == 0
+    finally:
+        service.scheduler.stop()
+
+
+async def test_a_group_computes_its_prompt_once(service: EngineService) -> None:
+    long = [(i * i) % 500 for i in range(200)]
+    results = await asyncio.gather(*(run(service, long) for _ in range(6)))
+    cached = sorted(r["meta_info"]["cached_tokens"] for r in results)
+    assert cached == [0, 199, 199, 199, 199, 199]
+    assert len({tuple(r["output_ids"]) for r in results}) == 1
+
+
+async def test_seeds_decide_samples_whatever_else_runs(service: EngineService) -> None:
+    sampled = {"temperature": 1.0, "max_new_tokens": 20}
+    alone = await run(service, PROMPT, **sampled, sampling_seed=7)
+    others = [run(service, PROMPT[i:], **sampled, sampling_seed=i) for i in range(8)]
+    crowd = await asyncio.gather(run(service, PROMPT, **sampled, sampling_seed=7), *others)
+    assert crowd[0]["output_ids"] == alone["output_ids"]
+    several: Any = await run(service, PROMPT, **sampled, sampling_seed=7, n=3)
+    assert several[0]["output_ids"] == alone["output_ids"] and len({tuple(r["output_ids"]) for r in several}) == 3
+
+
+async def test_nan_weights_end_requests_and_good_weights_heal(client: EngineClient, service: EngineService) -> None:
+    good = models.qwen3().state_dict()
+    bad = {name: tensor.clone() for name, tensor in good.items()}
+    bad["model.layers.1.self_attn.v_proj.weight"][0, 0] = float("nan")
+    await client.update_weights_from_tensor(bad.items(), 1)
+    params = {"temperature": 1.0, "max_new_tokens": 5}
+    broken = await asyncio.gather(
+        *(client.generate(PROMPT[i:], params, rid=f"bad{i}") for i in range(3)), return_exceptions=True
+    )
+    assert all(isinstance(error, EngineError) and "NaN" in str(error) for error in broken)
+    await client.update_weights_from_tensor(good.items(), 2)
+    result = await client.generate(PROMPT, {"temperature": 0, "max_new_tokens": 10, "ignore_eos": True}, rid="good")
+    assert result.output_ids == greedy(models.qwen3(), PROMPT) and result.cached_tokens == 0
+
+
+async def test_updating_without_a_pause_recomputes_what_runs(service: EngineService) -> None:
+    new = models.qwen3(seed=6)
+    task = asyncio.create_task(run(service, PROMPT, max_new_tokens=300))
+    await until_running(service)
+    await service.command(lambda: service.scheduler.update(list(new.state_dict().items()), "4"))
+    answer = await task
+    spans = answer["meta_info"]["weight_versions"]
+    start = spans[-1]["start"]
+    assert spans[-1]["version"] == "4" and spans[-1]["end"] == 300
+    ids = answer["output_ids"]
+    assert ids[start : start + 5] == greedy(new, PROMPT + ids[:start], 5)
+
+
+async def test_kv_held_in_place_over_an_update_is_not_kept(service: EngineService) -> None:
+    task = asyncio.create_task(run(service, PROMPT, max_new_tokens=200))
+    await until_running(service)
+    await service.command(lambda: service.scheduler.pause("in_place"))
+    await service.command(lambda: service.scheduler.update(list(models.qwen3(seed=6).state_dict().items()), "4"))
+    await service.command(service.scheduler.resume)
+    await task
+    assert len(service.scheduler.cache) == 0
+    assert (await run(service, PROMPT))["meta_info"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ([("model.norm.weight", torch.zeros(64)), ("model.nothing", torch.zeros(1))], "no tensor"),
+        ([("model.norm.weight", torch.zeros(64)), ("lm_head.weight", torch.zeros(2, 2))], "lm_head"),
+        ([("model.norm.weight", torch.zeros(64, dtype=torch.int64))], "floating"),
+    ],
+)
+async def test_a_refused_update_changes_nothing(
+    client: EngineClient, service: EngineService, named: Any, reason: str
+) -> None:
+    with pytest.raises(EngineError, match=reason):
+        await client.update_weights_from_tensor(named, 9)
+    assert service.scheduler.version == "0" and not service.scheduler.paused and not service.scheduler.updating
+    result = await client.generate(PROMPT, {"temperature": 0, "max_new_tokens": 10, "ignore_eos": True}, rid="r")
+    assert result.output_ids == greedy(models.qwen3(), PROMPT)
+
+
+async def test_a_hostile_update_runs_nothing(client: EngineClient, tmp_path: Path) -> None:
+    class Shell:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    text = base64.b64encode(pickle.dumps([("model.norm.weight", Shell())])).decode()
+    with pytest.raises(EngineError, match=r"400.*only tensors"):
+        await client._everywhere("update_weights_from_tensor", {"serialized_named_tensors": [text]})
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_an_open_update_session_holds_sampling(service: EngineService, client: EngineClient) -> None:
+    await client._everywhere("begin_weight_update", {})
+    with pytest.raises(EngineError, match="already open"):
+        await client._everywhere("begin_weight_update", {})
+    held = asyncio.create_task(run(service, PROMPT))
+    await asyncio.sleep(0.2)
+    assert not held.done()
+    await client._everywhere("end_weight_update", {})
+    assert len((await held)["output_ids"]) == 10
+
+
+async def test_a_full_queue_says_so(checkpoint: Path) -> None:
+    service = build(checkpoint, "--max-queued-requests", "2")
+    with pytest.raises(EngineBusy):
+        await run(service, PROMPT, n=3)
+    assert service.open == 0
+
+
+async def test_a_failing_step_fails_requests_with_500_and_health(service: EngineService, client: EngineClient) -> None:
+    def explode(*_args: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    service.scheduler.runner.forward = explode  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(RequestFailed, match="out of memory"):
+            await run(service, PROMPT)
+    assert list((await client.health()).values()) == [False]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ([], "object"),
+        ({}, "input_ids or text"),
+        ({"input_ids": [1], "text": "a"}, "either"),
+        ({"input_ids": []}, "at least one"),
+        ({"input_ids": [1, "a"]}, "integers"),
+        ({"input_ids": [-1]}, "integers"),
+        ({"input_ids": [512]}, "from 0 to 511"),
+        ({"input_ids": [True]}, "integers"),
+        ({"input_ids": "abc"}, "list"),
+        ({"text": 3}, "text must be"),
+        ({"input_ids": [1] * 1024}, "context"),
+        ({"input_ids": [1], "rid": 4}, "rid"),
+        ({"input_ids": [1], "sampling_params": 4}, "sampling_params"),
+    ],
+)
+def test_bad_bodies_get_one_clear_line(service: EngineService, body: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        service.parse(body)
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"config\.json"):
+        build(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(DataError):
+        build(tmp_path)
