@@ -102,7 +102,7 @@ async def _diff(task: Task, sandbox: Sandbox, objects: str, timeout: float, max_
         noise=MODE_NOISE,
     )
     # base64 is a third longer and has line ends; both halves of the bounded output together must hold it.
-    result = await sandbox.exec(script, timeout=timeout, output_limit=max_bytes * 3 // 2 + 10_000)
+    result = await sandbox.exec(script, timeout=timeout, cwd="/", output_limit=max_bytes * 3 // 2 + 10_000)
     if result.timed_out:
         raise SandboxError(f"the patch of {task.instance_id} could not be collected in {timeout:.0f} s")
     _, found, answer = result.output.partition(_MARK)

@@ -8,6 +8,8 @@ usage: python -I pytest_runner.py CONFIG   (JSON, see `evaluate_pytest.py`; CONF
 """
 
 # ruff: noqa: PTH100, PTH118, PTH120, PTH123 -- pathlib would add to the start of every grading
+from __future__ import annotations
+
 import base64
 import contextlib
 import ctypes
@@ -18,13 +20,14 @@ import shutil
 import signal
 import sys
 import zlib
+from typing import Any, NoReturn
 
 PR_SET_DUMPABLE = 4
 MAX_EVENT_BYTES = 64 << 20
 FINISH_GRACE = 5.0  # seconds the child may take to exit after its last event
 
 
-def main():
+def main() -> int:
     go_read, go_write = os.pipe()
     event_read, event_write = os.pipe()
     folder = os.path.dirname(os.path.abspath(sys.argv[1]))
@@ -52,7 +55,7 @@ def main():
     return 0 if report["exit"] == 0 else 1
 
 
-def watch(events, child):
+def watch(events: int, child: int) -> dict[str, Any]:
     """Collect the child's events until it ends; what its orphans write later is not read."""
     # A pidfd-free way to learn of the child's end while reading: SIGCHLD writes to a wake-up pipe.
     wake_read, wake_write = os.pipe()
@@ -85,7 +88,7 @@ def watch(events, child):
     return {"exit": exit_code, "events": parsed, "broken": broken + bool(lines[-1])}
 
 
-def take(fd, data):
+def take(fd: int, data: bytearray) -> bool:
     """Read what is there; False at the end of the pipe."""
     while True:
         try:
@@ -98,7 +101,7 @@ def take(fd, data):
             data += chunk
 
 
-def run_child(go, events, witness):
+def run_child(go: int, events: int, witness: str) -> NoReturn:
     os.setsid()
     with os.fdopen(go) as file:
         config = json.load(file)
@@ -109,7 +112,7 @@ def run_child(go, events, witness):
         import pytest
 
         # Everything of the harness is imported before the repository is on the path: no file there can take its place.
-        namespace = {"__name__": "pytest_witness"}
+        namespace: dict[str, Any] = {"__name__": "pytest_witness"}
         exec(compile(witness, "pytest_witness.py", "exec"), namespace)
         plugin = namespace["Witness"](events, config)
         for name, value in config["env"].items():

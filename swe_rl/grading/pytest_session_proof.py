@@ -17,7 +17,7 @@ else:
     os.environ.pop("PYTHONPATH", None)
 
 
-def _say(text):
+def _say(text):  # type: ignore[no-untyped-def]
     os.write(_FD, ("\n" + _WORD + " " + text + "\n").encode("ascii"))
 
 
@@ -25,10 +25,10 @@ if _WORD:
     _say("begin")
 
 
-def pytest_sessionfinish(session, exitstatus):
+def pytest_sessionfinish(session, exitstatus):  # type: ignore[no-untyped-def]
     session.config._swe_rl_status = int(exitstatus)
 
 
-def pytest_unconfigure(config):
+def pytest_unconfigure(config):  # type: ignore[no-untyped-def]
     if _WORD:
         _say("end " + str(getattr(config, "_swe_rl_status", -1)))

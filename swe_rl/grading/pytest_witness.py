@@ -7,12 +7,16 @@ Loaded by `pytest_runner.py` (not importable by name from a test). Beside each t
 - outcomes by `pytest.xfail()` or `pytest.skip()` called by code instead of a mark in the tests.
 """
 
+from __future__ import annotations
+
 import builtins
 import json
 import os
 import sys
 import unittest
 import unittest.case
+from collections.abc import Generator
+from typing import Any
 
 import _pytest.assertion.rewrite
 import _pytest.assertion.util
@@ -32,7 +36,7 @@ try:
 except ImportError:  # before pytest 8.4
     _raises = _pytest.python_api
 
-GUARDED = [
+GUARDED: list[Any] = [
     _pytest.assertion.rewrite, _pytest.assertion.util, _pytest.main, _pytest.main.Session, _pytest.outcomes, _pytest.python,
     _pytest.python.Function, _pytest.python_api, _raises, _pytest.reports, _pytest.reports.TestReport,
     _pytest.reports.BaseReport, _pytest.reports.CollectReport, _pytest.runner, _pytest.runner.CallInfo, _pytest.skipping,
@@ -54,9 +58,9 @@ MODULES = [
 DOCTOR = ("__doc__", "__annotations__", "__abstractmethods__", "_classSetupFailed", "_class_cleanups")
 
 
-def fingerprint():
+def fingerprint() -> dict[str, tuple[int, ...]]:
     """Identity of every function and class that decides an outcome, and of the code inside the functions."""
-    seen = {}
+    seen: dict[str, tuple[int, ...]] = {}
     for owner in GUARDED:
         label = owner.__name__
         for name, value in list(vars(owner).items()):
@@ -71,25 +75,25 @@ def fingerprint():
     return seen
 
 
-def code_of(item):
+def code_of(item: pytest.Item) -> Any:
     """The code that a test will run; None for items that are no functions."""
     return getattr(getattr(item, "function", None), "__code__", None)
 
 
-def assertion_canary():
+def assertion_canary() -> None:
     assert [1, 2] == [2, 1]
 
 
-def unittest_canary():
+def unittest_canary() -> None:
     unittest.TestCase().assertEqual(1, 2)
 
 
-def raises_canary():
+def raises_canary() -> None:
     with pytest.raises(KeyError):
         {}.get("absent")
 
 
-def approx_canary():
+def approx_canary() -> None:
     if pytest.approx(2.0) != 1.0:
         raise ValueError("differs, as it must")
 
@@ -98,40 +102,42 @@ CANARIES = [assertion_canary, unittest_canary, raises_canary, approx_canary]
 
 
 class Witness:
-    def __init__(self, fd, config):
+    def __init__(self, fd: int, config: dict[str, Any]) -> None:
         self._fd, self._token = fd, config["token"]
         self._write, self._dumps = os.write, json.dumps
         self._number = 0
         self._wanted = set(config["tests"])
         self._canary_names = list(config["canaries"])
-        self._canaries = {}
+        self._canaries: dict[str, str] = {}
         self._original = fingerprint()
-        self._keep = [vars(owner).copy() for owner in GUARDED]  # no id may be used again while we compare
-        self._plugins = set()
-        self._code = {}
+        self._keep: list[Any] = [vars(owner).copy() for owner in GUARDED]  # no id may be used again while we compare
+        self._plugins: set[int] = set()
+        self._code: dict[str, Any] = {}
         self._trace = sys.gettrace()
         self._loader = _pytest.assertion.rewrite.AssertionRewritingHook
 
-    def _tell(self, kind, **fields):
+    def _tell(self, kind: str, **fields: Any) -> None:
         self._number += 1
         line = (self._dumps({"kind": kind, "n": self._number, "token": self._token, **fields}) + "\n").encode()
         while line:
             line = line[self._write(self._fd, line) :]
 
-    def _changed(self, final):
+    def _changed(self, final: bool) -> list[str]:
         """What differs from the start. Fixtures may replace builtins while a test runs; at the end they are back."""
         now = fingerprint()
         names = [name for name, value in self._original.items() if now.get(name) != value]
         return sorted(n for n in names if not n.endswith(DOCTOR) and (final or not n.startswith("builtins.")))
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionstart(self, session):
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
         named = session.config.pluginmanager.list_name_plugin()
         self._plugins = {id(plugin) for _, plugin in named}
         self._keep.append([plugin for _, plugin in named])
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, session, config, items):
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
         if self._wanted:
             chosen = [item for item in items if item.nodeid in self._wanted]
             if len(chosen) < len(items):
@@ -152,12 +158,12 @@ class Witness:
             items.insert((number * len(items)) // max(1, len(self._canary_names)), item)
         self._tell("canaries", placed=sorted(self._canaries.values()))
 
-    def pytest_collectreport(self, report):
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._tell("collect_error", test=report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item, nextitem):
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         name = self._canaries.get(item.nodeid)
         if name is None:
             return None
@@ -166,7 +172,7 @@ class Witness:
         return True
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item, call):
+    def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> Generator[None, Any, None]:
         outcome = yield
         report = outcome.get_result()
         if item.nodeid in self._canaries:
@@ -192,7 +198,7 @@ class Witness:
                 self._tell("meddled", what=changed[:20], test=item.nodeid)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session, exitstatus):
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         strangers = [
             str(name)
             for name, plugin in session.config.pluginmanager.list_name_plugin()
@@ -202,5 +208,5 @@ class Witness:
         if changed:
             self._tell("meddled", what=changed[:20], test="")
 
-    def ended(self, code):
+    def ended(self, code: int) -> None:
         self._tell("ended", code=code)

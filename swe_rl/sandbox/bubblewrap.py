@@ -103,7 +103,7 @@ class BubblewrapProvider(LocalProvider):
             "TMPDIR": "/tmp",
         }
 
-    def launch(self, box: Box, task: Task, argv: Sequence[str], cwd: str) -> Launch:
+    def launch(self, box: Box, task: Task, argv: Sequence[str]) -> Launch:
         status_read, status_write = os.pipe()
         os.set_blocking(status_read, False)
         command = [self._program, *NAMESPACES, *([] if task.network else ["--unshare-net"]), *_user_arguments()]
@@ -118,7 +118,7 @@ class BubblewrapProvider(LocalProvider):
         command += self._mounts
         for source, target in ((box.tmp, "/tmp"), (box.home, HOME), (box.repo, task.workdir)):
             command += [*parents(target), "--bind", str(source), target]
-        command += ["--remount-ro", "/", "--chdir", cwd, "--", *_drop(box.uid), *argv]
+        command += ["--remount-ro", "/", "--chdir", "/", "--", *_drop(box.uid), *argv]
         status = _Status(status_read)
 
         def close() -> None:

@@ -33,9 +33,14 @@ rm -rf .git/objects/info/commit-graph .git/objects/info/commit-graphs
 find .git/objects/pack -name '*.keep' -delete 2>/dev/null
 # -a -d without -l copies what an alternate lends and drops what nothing reaches.
 g repack -a -d -q 2>/dev/null || answer failed "repack"
-# The borrowed store itself would still answer: in this private copy it is nobody else's.
+# The borrowed store itself would still answer. One inside this copy is removed; one elsewhere may be somebody's.
 [ -f .git/objects/info/alternates ] && while IFS= read -r store; do
-  (cd .git/objects && cd "$store" 2>/dev/null && [ "$PWD" != "$OLDPWD" ] && rm -rf -- "$PWD"/*)
+  store=$(cd .git/objects && cd -P "$store" 2>/dev/null && pwd -P) || continue
+  case $store in
+    "$(pwd -P)/.git/objects") ;;
+    "$(pwd -P)/.git/"*) rm -rf -- "$store" ;;
+    *) answer failed "objects are borrowed from $store" ;;
+  esac
 done < .git/objects/info/alternates
 rm -f .git/objects/info/alternates .git/objects/info/http-alternates
 g prune --expire=now 2>/dev/null || answer failed "prune"

@@ -28,13 +28,16 @@ MAX_COMMAND_BYTES = 64 << 20
 # The command arrives on a descriptor, never in argv (one string there is limited to 128 KiB). `eval` of a variable behaves
 # and reports errors as `bash -c` does. The variable is not exported, so nothing that the command starts carries it.
 _PRELUDE = (
-    'IFS= read -r -d "" -u {fd} SWE_RL_COMMAND; exec {fd}<&-; '
+    'IFS= read -r -d "" -u {fd} SWE_RL_COMMAND; exec {fd}<&-; cd -- "$1" || exit 1; shift; '
     "ulimit -c 0 -u {processes} -v {memory_kb} -f {file_kb} 2>/dev/null; "
     'eval "$SWE_RL_COMMAND"'
 )
 # Files are moved by `cat` inside the sandbox: a link that the agent planted leads nowhere it could not go itself.
-_WRITE = 'umask 022; d=$(dirname -- "$1"); [ -d "$d" ] || mkdir -p -- "$d"; cat > "$1" && chmod -- "$2" "$1"'
-_READ = '[ -f "$1" ] || exit 66; exec head -c "$2" -- "$1"'
+_WRITE = (
+    'umask 022; cd -- "$3" && d=$(dirname -- "$1") && { [ -d "$d" ] || mkdir -p -- "$d"; } && '
+    'cat > "$1" && chmod -- "$2" "$1"'
+)
+_READ = 'cd -- "$3" && [ -f "$1" ] || exit 66; exec head -c "$2" -- "$1"'
 
 
 @dataclass
@@ -84,9 +87,8 @@ class LocalSandbox:
                 file_kb=settings.sandbox_file_mb * 1024,
             )
             code, finished = await self._run(
-                ["bash", "-c", prelude, "bash"],
+                ["bash", "-c", prelude, "bash", os.path.join(self.workdir, cwd or "")],  # noqa: PTH118 (may be "/")
                 pass_fds=[fd],
-                cwd=cwd or self.workdir,
                 env={**self.task.env, **(env or {})},
                 timeout=timeout,
                 limit=output_limit,
@@ -103,14 +105,17 @@ class LocalSandbox:
         """See `Sandbox.upload`."""
         with _memory_file(data) as fd:
             code, finished = await self._run(
-                ["sh", "-c", _WRITE, "sh", path, f"{mode:o}"], stdin=fd, timeout=TRANSFER_TIMEOUT, limit=2000
+                ["sh", "-c", _WRITE, "sh", path, f"{mode:o}", self.workdir],
+                stdin=fd,
+                timeout=TRANSFER_TIMEOUT,
+                limit=2000,
             )
         if code != 0 or finished.timed_out:
             raise SandboxError(f"upload of {path} failed: {finished.output.text().strip()[-300:] or code}")
 
     async def download(self, path: str, *, max_bytes: int) -> bytes:
         """See `Sandbox.download`."""
-        argv = ["sh", "-c", _READ, "sh", path, str(max_bytes + 1)]
+        argv = ["sh", "-c", _READ, "sh", path, str(max_bytes + 1), self.workdir]
         code, finished = await self._run(argv, timeout=TRANSFER_TIMEOUT, limit=2 * max_bytes + 4096)
         if code == 66:
             raise SandboxError(f"download of {path} failed: no such file")
@@ -127,7 +132,6 @@ class LocalSandbox:
         *,
         timeout: float,
         limit: int,
-        cwd: str | None = None,
         env: dict[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         stdin: int = subprocess.DEVNULL,
@@ -135,9 +139,7 @@ class LocalSandbox:
         if self._closed:
             raise SandboxError("the sandbox is closed")
         job = asyncio.ensure_future(
-            self._provider.run(
-                self.box, self.task, argv, timeout, limit, cwd or self.workdir, env or {}, pass_fds, stdin
-            )
+            self._provider.run(self.box, self.task, argv, timeout, limit, env or {}, pass_fds, stdin)
         )
         self._running.add(job)
         try:
@@ -184,7 +186,7 @@ class LocalProvider(abc.ABC):
         """The whole environment of a command: nothing of the host's own is inherited."""
 
     @abc.abstractmethod
-    def launch(self, box: Box, task: Task, argv: Sequence[str], cwd: str) -> Launch:
+    def launch(self, box: Box, task: Task, argv: Sequence[str]) -> Launch:
         """Wrap `argv` for this kind of sandbox."""
 
     def sandbox_uid(self) -> int:
@@ -218,13 +220,12 @@ class LocalProvider(abc.ABC):
         argv: Sequence[str],
         timeout: float,
         limit: int,
-        cwd: str,
         env: dict[str, str],
         pass_fds: Sequence[int],
         stdin: int,
     ) -> tuple[int, Finished]:
         """Run one wrapped command; returns its own exit code (128 + signal) and how it ended."""
-        launch = self.launch(box, task, argv, cwd)
+        launch = self.launch(box, task, argv)
         try:
             finished = await run_process(
                 launch.argv,

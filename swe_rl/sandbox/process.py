@@ -84,13 +84,12 @@ class ProcessProvider(LocalProvider):
             MARK: box.path.name,
         }
 
-    def launch(self, box: Box, task: Task, argv: Sequence[str], cwd: str) -> Launch:
+    def launch(self, box: Box, task: Task, argv: Sequence[str]) -> Launch:
         async def kill(process: subprocess.Popen[bytes]) -> None:
             await self._end(process, box)
 
-        where = Path(box.repo, cwd)
         command = [*self._namespace, interpreter(), "-I", "-S", str(RUNNER), *argv]
-        return Launch(argv=[os.fsencode(part) for part in command], kill=kill, cwd=str(where))
+        return Launch(argv=[os.fsencode(part) for part in command], kill=kill, cwd=str(box.path))
 
     async def _end(self, process: subprocess.Popen[bytes], box: Box) -> None:
         if process.poll() is None:

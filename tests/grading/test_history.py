@@ -15,6 +15,12 @@ from tests.grading.lab import FIXED, git, write
 pytestmark = pytest.mark.timeout(120)
 
 
+def _copy(lab, folder):
+    copy = folder / "copy"
+    subprocess.run(["cp", "-a", str(lab.repo), str(copy)], check=True)
+    return copy
+
+
 def _future(copy, how: str) -> str:
     """Put the fix somewhere after the base commit; returns its blob id."""
     base = git(copy, "rev-parse", "HEAD").decode().strip()
@@ -64,8 +70,7 @@ SLOW = ("branch", "notes", "remote", "packed refs", "stash", "reflog", "loose", 
 
 @pytest.mark.parametrize("how", [*FAST, *(pytest.param(how, marks=pytest.mark.slow) for how in SLOW)])
 async def test_fix_cannot_be_read(how, lab, bubblewrap, tmp_path):
-    copy = tmp_path / "copy"
-    subprocess.run(["cp", "-a", str(lab.repo), str(copy)], check=True)
+    copy = _copy(lab, tmp_path)
     blob = _future(copy, how)
     assert git(copy, "cat-file", "-t", blob) == b"blob\n"
     archive = tmp_path / "future.tar"
@@ -75,7 +80,8 @@ async def test_fix_cannot_be_read(how, lab, bubblewrap, tmp_path):
     sandbox = await bubblewrap.open(task, deadline=Deadline(60), purpose="agent")
     assert bubblewrap.counts == {"hidden": 1}
     look = (
-        f"git cat-file -e {blob} && echo READ; GIT_OBJECT_DIRECTORY=.git/other git cat-file -e {blob} && echo READ; git log --all --oneline; git reflog; git remote; git for-each-ref; "
+        f"git cat-file -e {blob} && echo READ; GIT_OBJECT_DIRECTORY=.git/other git cat-file -e {blob} && echo READ; "
+        "git log --all --oneline; git reflog; git remote; git for-each-ref; "
         "git fsck --unreachable --no-reflogs; git status --short"
     )
     result = await sandbox.exec(look, timeout=30)
@@ -85,8 +91,7 @@ async def test_fix_cannot_be_read(how, lab, bubblewrap, tmp_path):
 
 
 async def test_head_beyond_the_base_keeps_its_files_only(lab, bubblewrap, tmp_path):
-    copy = tmp_path / "copy"
-    subprocess.run(["cp", "-a", str(lab.repo), str(copy)], check=True)
+    copy = _copy(lab, tmp_path)
     _future(copy, "HEAD beyond base")
     archive = tmp_path / "future.tar"
     with tarfile.open(archive, "w") as tar:
