@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import tempfile
 
 import pytest
 import ray
@@ -17,16 +19,18 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def cluster():
+    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # short: socket paths over 107 bytes fail
     ray.init(
         num_cpus=2,
         include_dashboard=False,
         object_store_memory=100_000_000,
         log_to_driver=False,
-        _temp_dir=str(tmp_path_factory.mktemp("r")),
+        _temp_dir=folder,
     )
     yield
     ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
