@@ -27,6 +27,7 @@ from swe_rl.grading.patch_extract import extract_patch
 from swe_rl.sandbox.protocol import Sandbox
 from swe_rl.sandbox.provider import open_provider
 from swe_rl.tasks.load import find_task
+from swe_rl.tasks.printable import plain
 from swe_rl.types import ExecResult, Task
 
 # What differs between two runs of the same command without meaning anything
@@ -209,7 +210,7 @@ async def _replay(stored: StoredTrajectory, task: Task, config: Config, *, exact
 
 def _print(found: Replay, console: Console) -> None:
     def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        console.print(plain(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
     say(
         f"{found.instance_id}: {found.run} of {found.commands} commands run, {found.unrecorded} without a stored output"

@@ -18,7 +18,6 @@ from typing import Any
 
 import yaml
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -30,6 +29,7 @@ from swe_rl.grading.grader import grade_patch
 from swe_rl.sandbox.protocol import SandboxProvider
 from swe_rl.sandbox.provider import open_provider
 from swe_rl.tasks.load import load_tasks
+from swe_rl.tasks.printable import printable
 from swe_rl.types import Task, Verdict
 
 OPEN_SECONDS = 300.0  # for a sandbox to open, beside the tests' own time
@@ -205,7 +205,7 @@ def print_results(results: Sequence[Regraded], summary: dict[str, Any], console:
         table.add_column(name, overflow="fold")
     different = [result for result in results if not result.same]
     for result in different[:40]:
-        table.add_row(escape(result.attempt), result.stored or "-", result.verdict, escape(result.reason[:200]))
+        table.add_row(printable(result.attempt), result.stored or "-", result.verdict, printable(result.reason[:200]))
     if different:
         console.print(table)
     console.print("  ".join(f"{name} {summary[name]}" for name in ("attempts", "same", "changed", "recovered", "lost")))

@@ -71,7 +71,7 @@ def image_from_template(template: str, values: Mapping[str, str]) -> str:
     }
     try:
         return template.format_map(known)
-    except (KeyError, ValueError, IndexError) as error:
+    except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"image template {template!r}: {error}; known fields are {', '.join(sorted(known))}"
         ) from None

@@ -8,10 +8,10 @@ import sys
 from collections import Counter
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from swe_rl.tasks.printable import printable
 from swe_rl.tasks.survey import Survey, survey
 
 
@@ -39,15 +39,15 @@ def _with_spinner(path: str) -> Survey:
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True,
         disable=not sys.stderr.isatty(),
     ) as progress:  # fmt: skip
-        bar = progress.add_task(f"reading {escape(path)}", total=None)
-        return survey(path, lambda rows: progress.update(bar, description=f"reading {escape(path)}: {rows:,} rows"))
+        bar = progress.add_task(f"reading {printable(path)}", total=None)
+        return survey(path, lambda rows: progress.update(bar, description=f"reading {printable(path)}: {rows:,} rows"))
 
 
 def print_survey(result: Survey, console: Console, top: int) -> None:
     """Tables on `console`; text from the dataset is escaped, never read as markup."""
     rejected = result.rows - result.usable
     console.print(
-        f"[bold]{escape(result.path)}[/bold]: {result.rows:,} rows in {result.files} file(s), {result.usable:,} usable,"
+        f"[bold]{printable(result.path)}[/bold]: {result.rows:,} rows in {result.files} file(s), {result.usable:,} usable,"
         f" {rejected:,} rejected"
     )
     for title, counter in (
@@ -64,7 +64,7 @@ def print_survey(result: Survey, console: Console, top: int) -> None:
             console.print(_table(title, counter, result.usable or 1, top))
     console.print(_spreads(result))
     for error in result.errors[:5]:
-        console.print(f"[red]rejected[/red] {escape(str(error))}", soft_wrap=True)
+        console.print(f"[red]rejected[/red] {printable(str(error))}", soft_wrap=True)
     if result.sample:
         _print_sample(result, console)
 
@@ -75,7 +75,7 @@ def _table(title: str, counter: Counter[str], whole: int, top: int) -> Table:
     table.add_column(justify="right")
     table.add_column(justify="right")
     for name, count in counter.most_common(top):
-        table.add_row(escape(name), f"{count:,}", f"{100 * count / whole:.1f}%")
+        table.add_row(printable(name), f"{count:,}", f"{100 * count / whole:.1f}%")
     if len(counter) > top:
         rest = sum(counter.values()) - sum(count for _, count in counter.most_common(top))
         table.add_row(f"... and {len(counter) - top:,} more", f"{rest:,}", "")
@@ -113,5 +113,5 @@ def _print_sample(result: Survey, console: Console) -> None:
         ("test files", ", ".join(task.test_files[:3])),
         ("issue", issue),
     ):
-        table.add_row(name, escape(value or "-"))
+        table.add_row(name, printable(value or "-"))
     console.print(table)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from jinja2 import Environment
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from swe_rl.tasks.certify.outcome import BROKEN, CERTIFIED, FLAKY, UNKNOWN, Outcome
+from swe_rl.tasks.printable import printable
 
 _ORDER = {BROKEN: 0, FLAKY: 1, UNKNOWN: 2, CERTIFIED: 3}
 _COLOUR = {CERTIFIED: "green", FLAKY: "yellow", BROKEN: "red", UNKNOWN: "magenta"}
@@ -42,7 +42,10 @@ def print_table(outcomes: Sequence[Outcome], console: Console, *, most: int = 40
             why += f": {', '.join(outcome.tests[:3])}"
         colour = _COLOUR[outcome.status]
         table.add_row(
-            escape(outcome.instance_id), f"[{colour}]{outcome.status}[/]", escape(why[:300]), f"{outcome.seconds:.1f}"
+            printable(outcome.instance_id),
+            f"[{colour}]{outcome.status}[/]",
+            printable(why[:300]),
+            f"{outcome.seconds:.1f}",
         )
     if shown:
         console.print(table)

@@ -1,0 +1,81 @@
+"""Stored patches graded again in real sandboxes, and compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swe_rl import cli
+from swe_rl.errors import DataError
+from swe_rl.grading.regrade import stored_patches, tasks_of_run
+from swe_rl.tasks.load import write_tasks
+from tests.tasks.local_tasks import FIX, WRONG, make_archive, make_task
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run folder with five attempts, whose stored verdicts are right, right, wrong, lost and right."""
+    archive, base = make_archive(tmp_path / "made")
+    write_tasks(tmp_path / "tasks.jsonl", [make_task(archive, base, "good")])
+    run = tmp_path / "run"
+    stored = [
+        ("a", FIX, "resolved"),
+        ("b", WRONG, "unresolved"),
+        ("c", WRONG, "resolved"),
+        ("d", FIX, "infra_error"),
+        ("e", "", "no_patch"),
+    ]
+    for name, patch, verdict in stored:
+        folder = run / "attempts" / f"good__g0__i{name}__1"
+        folder.mkdir(parents=True)
+        (folder / "patch.diff").write_bytes(patch.encode())
+        (folder / "meta.json").write_text(json.dumps({"instance_id": "good", "verdict": verdict}))
+    (run / "config.yaml").write_text(f"prompt_data: {tmp_path / 'tasks.jsonl'}\n")
+    return run
+
+
+def test_regrade_compares(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["regrade", str(run_dir), "--sandbox", "process", "--swe-eval-timeout", "60", "--json"]) == 1
+    summary = json.loads(capsys.readouterr().out)
+    assert {name: summary[name] for name in ("attempts", "same", "changed", "recovered", "lost")} == {
+        "attempts": 5, "same": 3, "changed": 1, "recovered": 1, "lost": 0,
+    }  # fmt: skip
+    assert summary["moves"] == {"resolved -> unresolved": 1, "infra_error -> resolved": 1}
+    lines = [json.loads(line) for line in (run_dir / "regrade.jsonl").read_text().splitlines()]
+    assert [line["verdict"] for line in lines] == ["resolved", "unresolved", "unresolved", "resolved", "no_patch"]
+    assert lines[0]["tests"]["tests/test_calc.py::test_add"] == "PASSED"
+
+
+@pytest.mark.slow
+def test_verdicts_that_are_the_same(run_dir: Path) -> None:
+    for name in "cd":
+        meta = run_dir / "attempts" / f"good__g0__i{name}__1" / "meta.json"
+        meta.write_text(json.dumps({"instance_id": "good", "verdict": "unresolved" if name == "c" else "resolved"}))
+    assert cli.main(["regrade", str(run_dir), "--sandbox", "process", "--swe-eval-timeout", "60"]) == 0
+
+
+def test_what_is_missing_is_said(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["regrade", str(tmp_path / "nope")]) == 1
+    assert cli.main(["regrade", str(tmp_path / "made")]) == 1
+    (run_dir / "config.yaml").unlink()
+    assert cli.main(["regrade", str(run_dir)]) == 2
+    assert "--tasks FILE" in capsys.readouterr().err
+    meta = run_dir / "attempts" / "good__g0__ia__1" / "meta.json"
+    meta.write_text(json.dumps({"instance_id": "stranger"}))
+    assert cli.main(["regrade", str(run_dir), "--tasks", str(tmp_path / "tasks.jsonl")]) == 1
+    assert "stranger" in capsys.readouterr().err
+    meta.write_text("{broken")
+    with pytest.raises(DataError, match=r"meta\.json: damaged"):
+        stored_patches(run_dir)
+
+
+def test_id_and_verdict_from_traj_or_folder(run_dir: Path) -> None:
+    folder = run_dir / "attempts" / "good__g0__ia__1"
+    (folder / "meta.json").unlink()
+    assert stored_patches(run_dir)[0].instance_id == "good"
+    (folder / "traj.json").write_text(json.dumps({"instance_id": "other", "info": {"verdict": "tampered"}}))
+    first = stored_patches(run_dir)[0]
+    assert (first.instance_id, first.verdict) == ("other", "tampered")
+    assert set(tasks_of_run(run_dir, [])) == {"good"}
