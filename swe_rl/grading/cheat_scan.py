@@ -4,6 +4,7 @@ The sandbox and the grader stop what they can; this names what was tried. A find
 and honest agents run `git log`.
 """
 
+# ruff: noqa: E501 -- a pattern is read as a whole
 from __future__ import annotations
 
 import re

@@ -1,0 +1,152 @@
+"""Equal patches share a grading, only where that is certain to be right."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from swe_rl.config.grading import GradingSettings
+from swe_rl.deadline import Deadline
+from swe_rl.errors import SandboxError, SandboxUnavailable
+from swe_rl.grading.cache import CERTAIN, VerdictCache, cache_key
+from swe_rl.grading.grader import grade_patch
+from swe_rl.grading.verdict import GradeResult
+from swe_rl.types import Verdict
+from tests.grading.lab import FIXED
+
+
+def grading(verdict, calls, seconds=0.02):
+    async def grade():
+        calls.append(verdict)
+        await asyncio.sleep(seconds)
+        return GradeResult(verdict, {"n": len(calls)}, seconds={"total": 1.0})
+
+    return grade
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+async def test_only_certain_verdicts_are_remembered(verdict):
+    cache, calls = VerdictCache(), []
+    first = await cache.get("k", grading(verdict, calls), Deadline(5))
+    second = await cache.get("k", grading(verdict, calls), Deadline(5))
+    assert len(calls) == (1 if verdict in CERTAIN else 2)
+    if verdict in CERTAIN:
+        assert (
+            second.verdict is first.verdict
+            and second.detail["cached"] == "remembered"
+            and second.seconds == {"total": 0.0}
+        )
+    assert {Verdict.INFRA_ERROR, Verdict.TEST_TIMEOUT}.isdisjoint(CERTAIN)
+
+
+async def test_equal_gradings_at_one_time_are_one():
+    cache, calls = VerdictCache(), []
+    results = await asyncio.gather(*(cache.get("k", grading(Verdict.RESOLVED, calls), Deadline(5)) for _ in range(8)))
+    assert len(calls) == 1 and {result.verdict for result in results} == {Verdict.RESOLVED}
+    assert cache.metrics() == {"graded": 1, "remembered": 0, "shared": 7, "cache_share": 7 / 8}
+
+
+async def test_an_uncertain_shared_grading_is_done_again():
+    cache, calls = VerdictCache(), []
+    results = await asyncio.gather(
+        *(cache.get("k", grading(Verdict.INFRA_ERROR, calls), Deadline(5)) for _ in range(3))
+    )
+    assert len(calls) == 3 and all("cached" not in result.detail for result in results)
+
+
+async def test_a_cancelled_attempt_does_not_end_anothers_grading():
+    cache, calls = VerdictCache(), []
+    first = asyncio.ensure_future(cache.get("k", grading(Verdict.RESOLVED, calls, 0.2), Deadline(5)))
+    await asyncio.sleep(0.05)
+    second = asyncio.ensure_future(cache.get("k", grading(Verdict.RESOLVED, calls), Deadline(5)))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    assert (await second).verdict is Verdict.RESOLVED and len(calls) == 1
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_a_late_grading_is_not_waited_for():
+    cache, calls = VerdictCache(), []
+    slow = asyncio.ensure_future(cache.get("k", grading(Verdict.RESOLVED, calls, 30.0), Deadline(60)))
+    await asyncio.sleep(0.05)
+    assert (await cache.get("k", grading(Verdict.UNRESOLVED, calls), Deadline(0.1))).verdict is Verdict.UNRESOLVED
+    slow.cancel()
+    await asyncio.gather(slow, return_exceptions=True)
+    assert cache._running == {} and cache._waiting == {}
+
+
+async def test_capacity_is_bounded():
+    cache, calls = VerdictCache(capacity=2), []
+    for key in "abcab":
+        await cache.get(key, grading(Verdict.RESOLVED, calls, 0), Deadline(5))
+    assert len(calls) == 5
+
+
+def test_the_key_holds_all_that_a_verdict_depends_on(lab):
+    task = lab.task
+    others = [
+        replace(task, test_patch=task.test_patch + "\n"), replace(task, fail_to_pass=task.fail_to_pass[1:]),
+        replace(task, eval_script="x"), replace(task, image="y"), replace(task, base_commit="z"), replace(task, env={}),
+    ]  # fmt: skip
+    keys = [cache_key(t, b"p", "bubblewrap") for t in (task, *others)]
+    keys += [cache_key(task, b"q", "bubblewrap"), cache_key(task, b"p", "docker")]
+    assert len(set(keys)) == len(keys)
+
+
+class Broken:
+    """A provider whose sandboxes cannot be had, or are lost on first use."""
+
+    name = "broken"
+
+    def __init__(self, error):
+        self.error, self.opened, self.closed = error, 0, 0
+
+    async def open(self, task, *, deadline, purpose):
+        assert purpose == "grade"
+        self.opened += 1
+        if isinstance(self.error, SandboxUnavailable):
+            raise self.error
+        return self
+
+    workdir = "/testbed"
+
+    async def upload(self, path, data, *, mode=0o644):
+        raise self.error
+
+    async def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize("error", [SandboxUnavailable("pool full"), SandboxError("node down")])
+async def test_our_own_faults_are_infra_errors_tried_twice_and_not_remembered(error, lab):
+    provider, cache = Broken(error), VerdictCache()
+    patch = lab.files({"calc.py": FIXED})
+    for round_ in (1, 2):
+        result = await grade_patch(lab.task, patch, provider, GradingSettings(), Deadline(30), cache=cache)
+        assert result.verdict is Verdict.INFRA_ERROR
+        assert result.detail["kind"] == type(error).__name__ and result.detail["reason"] == str(error)
+        assert provider.opened == 2 * round_
+    assert provider.closed == (0 if isinstance(error, SandboxUnavailable) else 4)
+
+
+async def test_an_expired_deadline_is_no_verdict_about_the_patch(lab):
+    result = await grade_patch(
+        lab.task,
+        lab.files({"calc.py": FIXED}),
+        Broken(SandboxError("x")),
+        GradingSettings(),
+        Deadline(0),
+        cache=VerdictCache(),
+    )
+    assert result.verdict is Verdict.INFRA_ERROR and result.detail["kind"] == "DeadlineExceeded"
+
+
+async def test_flaky_and_uncertified_tasks_are_graded_every_time(lab):
+    provider, cache = Broken(SandboxError("x")), VerdictCache()
+    for flaky in (True, None):
+        task = replace(lab.task, flaky=flaky)
+        await grade_patch(task, lab.files({"calc.py": FIXED}), provider, GradingSettings(), Deadline(9), cache=cache)
+    assert cache.metrics()["graded"] == 0
