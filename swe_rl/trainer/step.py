@@ -57,7 +57,11 @@ class StepRunner:
             packed = [[make_micro_batch(row or [placeholder(names)]) for row in rows] for rows in steps]
         self._add_log_probs([batch for rows in packed for batch in rows], several=len(steps) > 1, clock=clock)
         results = [self._optimizer_step(rows, clock) for rows in packed]
-        return self._summary(results, packed, clock, time.perf_counter() - started)
+        metrics = self._summary(results, packed, clock, time.perf_counter() - started)
+        rows = sum(batch.tokens for batches in packed for batch in batches)
+        sequences = sum(len(s.tokens) for batches in steps for row in batches for s in row)
+        metrics["train/padding_share"] = 1.0 - sequences / rows if rows else 0.0
+        return metrics
 
     def _add_log_probs(self, batches: Sequence[MicroBatch], *, several: bool, clock: StageClock) -> None:
         """Log-probs before the first update: needed where it is not the last, and of the reference for the KL."""
@@ -103,7 +107,6 @@ class StepRunner:
             del metrics["train/abs_logprob_diff"]
         metrics["train/optimizer_steps"] = self.optimizer_steps
         metrics["train/micro_batches"] = sum(len(rows) for rows in packed)
-        metrics["train/padding_share"] = 0.0  # packed rows hold sequences and nothing else
         metrics["seconds/train_step"] = seconds
         metrics |= {f"seconds/train_{name}": value for name, value in clock.seconds.items()}
         metrics["train/peak_memory_bytes"] = self.backend.reduce_max(peak_memory_bytes())

@@ -52,7 +52,8 @@ def run_rank(name: str, rank: int, model: Path, folder: Path, addresses: multipr
     seen["next_metrics"] = worker.train(plan(config, STEPS, world)[rank])
     seen["next_weights"] = worker.backend.full_weights()
     if world > 1:  # one sequence only: the other ranks run a placeholder
-        lonely = [[[part[0][0][:1]]] if part[0] and rank == 0 else [[[]]] for part in [plan(config, 9, world)[rank]]][0]
+        sequence = plan(config, 9, world)[0][0][0][:1]
+        lonely = [[sequence if rank == 0 else []]]
         seen["lonely"] = worker.train(lonely)
     if rank == 0:
         torch.save(seen, folder / f"{name}.pt")

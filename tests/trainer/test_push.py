@@ -1,0 +1,65 @@
+"""Weights reach a real engine over HTTP: after the push it samples with the trainer's log-probs and the new version."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiohttp.test_utils import TestServer
+
+from swe_rl.engine.client import EngineClient
+from swe_rl.engine.embedded import server
+from swe_rl.engine.embedded.app import make_app
+from swe_rl.errors import EngineError
+from swe_rl.trainer.packing import TrainingSequence, make_micro_batch
+from tests.trainer.conftest import make_config
+from tests.trainer.test_worker_resume import plan
+
+PROMPT = [3, 14, 15, 92, 65]
+SAMPLING = {"temperature": 0.7, "max_new_tokens": 12, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("update", ["tensor", "disk"])
+@pytest.mark.parametrize("model", ["tiny_model", "untied_model"])
+async def test_engine_and_trainer_agree_after_a_push(update, model, request, tmp_path: Path, start_worker):
+    folder = request.getfixturevalue(model)
+    worker = start_worker(make_config(folder, engine_update=update, rollout_temperature=0.7))
+    arguments = ["--model-path", str(folder), "--context-length", "256", "--max-total-tokens", "2048"]
+    service = server.build(server.parser().parse_args(arguments))
+    service.scheduler.start()
+    http = TestServer(make_app(service, max_body_bytes=64 << 20), handler_cancellation=True)
+    await http.start_server()
+    url = str(http.make_url("/")).rstrip("/")
+    client = EngineClient([url], request_timeout=60)
+    try:
+
+        async def difference() -> tuple[float, set[int]]:
+            """Engine against trainer on freshly sampled tokens, and the versions the engine stamped on them."""
+            result = await client.generate(PROMPT, SAMPLING, rid="r")
+            tokens = np.asarray(PROMPT + result.output_ids)
+            sequence = TrainingSequence(tokens, np.arange(len(PROMPT), len(tokens)))
+            trainer = worker.backend.log_probs([make_micro_batch([sequence])], reference=False)[0]
+            return float(np.abs(trainer.numpy() - np.asarray(result.log_probs)).max()), set(result.weight_versions)
+
+        assert (await difference())[0] < 1e-4
+        worker.train(plan(worker.config, 0)[0])
+        stale, _ = await difference()
+        assert stale > 1e-2
+        await asyncio.to_thread(worker.push_weights, [url], 7, str(tmp_path))
+        fresh, versions = await difference()
+        assert fresh < 1e-4
+        assert versions == {7}
+        assert list(tmp_path.iterdir()) == []  # the folder of a disk update is gone
+    finally:
+        await client.aclose()
+        await http.close()
+        service.scheduler.stop()
+
+
+def test_an_engine_that_is_gone_is_named(tiny_model, tmp_path, start_worker):
+    worker = start_worker(make_config(tiny_model))
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
+        worker.push_weights(["http://127.0.0.1:9"], 1, str(tmp_path))
+    assert worker.train(plan(worker.config, 0)[0])["train/optimizer_steps"] == 1  # and training could go on
