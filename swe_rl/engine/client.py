@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from swe_rl.deadline import Deadline
-from swe_rl.engine.result import GenerateResult, parse_generation
+from swe_rl.engine.result import GenerateResult, parse_generation, version_number
 from swe_rl.engine.routing import rank_engines
 from swe_rl.engine.transport import EngineRefused, EngineTransport, EngineUnreachable
 from swe_rl.errors import DeadlineExceeded, EngineError
@@ -56,6 +56,7 @@ class EngineClient:
         self.version = 0  # of the last update this client finished
         self._transport = EngineTransport(api_key=api_key)
         self._paused = False
+        self._without_spans: set[str] = set()  # servers whose answers name one weight version only (SGLang 0.5.15)
         self._jitter = random.Random()  # desynchronises retries; nothing that is measured depends on it
 
     async def generate(
@@ -97,7 +98,7 @@ class EngineClient:
         self, url: str, rid: str, input_ids: list[int], sampling_params: dict[str, Any], limit: Deadline
     ) -> GenerateResult:
         body = {"input_ids": input_ids, "sampling_params": sampling_params, "rid": rid, "return_logprob": True}
-        version, started = self.version, time.monotonic()
+        version, started = await self._version_at_departure(url, limit), time.monotonic()
         try:
             answer = await self._transport.call("POST", f"{url}/generate", body, timeout=limit.remaining())
         except (asyncio.TimeoutError, asyncio.CancelledError) as error:
@@ -105,7 +106,20 @@ class EngineClient:
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise EngineUnreachable(f"engine {url}: request {rid} took over {limit.seconds:.1f} s") from error
-        return parse_generation(answer, version_at_departure=version, seconds=time.monotonic() - started)
+        result = parse_generation(answer, version_at_departure=version, seconds=time.monotonic() - started)
+        if "weight_versions" not in answer["meta_info"]:
+            self._without_spans.add(url)
+        return result
+
+    async def _version_at_departure(self, url: str, limit: Deadline) -> int | None:
+        """What an older server serves now; None where answers tell the version of each token themselves."""
+        if url not in self._without_spans:
+            return None
+        try:
+            info = await self._transport.call("GET", f"{url}/get_model_info", timeout=limit.bound(10.0))
+        except asyncio.TimeoutError as error:
+            raise EngineUnreachable(f"engine {url} does not tell its weight version") from error
+        return version_number(info.get("weight_version"))
 
     def _backoff(self, round_number: int) -> float:
         """Seconds before the next try: doubling from 0.2 to 5, halved at random so that clients do not march in step."""

@@ -41,11 +41,11 @@ def version_number(value: Any) -> int:
         raise EngineError(f"engine names weight version {value!r}; versions are optimizer steps (integers)") from None
 
 
-def parse_generation(body: Any, *, version_at_departure: int, seconds: float) -> GenerateResult:
+def parse_generation(body: Any, *, version_at_departure: int | None, seconds: float) -> GenerateResult:
     """Read one `/generate` answer (SGLang's form).
 
     Newer servers list spans of versions (`meta_info.weight_versions`). Older ones stamp only the version at the end; then
-    `version_at_departure`, the older one, is used, because staleness must not be understated.
+    `version_at_departure`, the older one, is used where it is known, because staleness must not be understated.
     Raises EngineError where lengths disagree, a log-prob is not finite, or the server ended the request with an error.
     """
     try:
@@ -79,10 +79,11 @@ def parse_generation(body: Any, *, version_at_departure: int, seconds: float) ->
     )
 
 
-def _versions(meta: dict[str, Any], count: int, version_at_departure: int) -> list[int]:
+def _versions(meta: dict[str, Any], count: int, version_at_departure: int | None) -> list[int]:
     spans = meta.get("weight_versions")
     if spans is None:
-        return [min(version_number(meta.get("weight_version")), version_at_departure)] * count
+        at_arrival = version_number(meta.get("weight_version"))
+        return [at_arrival if version_at_departure is None else min(at_arrival, version_at_departure)] * count
     versions = [-1] * count
     for span in spans:
         for position in range(int(span["start"]), min(int(span["end"]), count)):

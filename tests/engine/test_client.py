@@ -33,8 +33,10 @@ ANSWER = {"output_ids": [4, 5], "meta_info": META}
 
 
 @asynccontextmanager
-async def serving(handlers: dict[str, Handler]) -> AsyncIterator[str]:
+async def serving(handlers: dict[str, Handler], getters: dict[str, Handler] | None = None) -> AsyncIterator[str]:
     app = web.Application()
+    for path, handler in (getters or {}).items():
+        app.router.add_get(path, handler)
     for path, handler in handlers.items():
         app.router.add_post(path, handler)
     server = TestServer(app)
@@ -149,6 +151,7 @@ async def test_an_old_server_without_update_sessions() -> None:
     """SGLang 0.5.15 has no /begin_weight_update (404), and one version per answer: the one at departure is the safe one."""
     seen: list[str] = []
     release = asyncio.Event()
+    release.set()
 
     async def record(request: web.Request) -> web.Response:
         seen.append(request.path)
@@ -158,12 +161,16 @@ async def test_an_old_server_without_update_sessions() -> None:
         await release.wait()
         return web.json_response(ANSWER)
 
+    async def info(_request: web.Request) -> web.Response:
+        return web.json_response({"weight_version": "2"})
+
     paths = ("/pause_generation", "/update_weights_from_tensor", "/continue_generation")
-    async with serving(dict.fromkeys(paths, record) | {"/generate": slow}) as url:
+    async with serving(dict.fromkeys(paths, record) | {"/generate": slow}, {"/get_model_info": info}) as url:
         client = EngineClient([url], request_timeout=10)
-        client.version = 2
+        assert (await client.generate([1], {}, rid="first")).weight_versions == [3, 3]
+        release.clear()
         call = asyncio.create_task(client.generate([1], {}, rid="r"))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
         await client.update_weights_from_tensor([("w", torch.zeros(2))], 3)
         release.set()
         assert (await call).weight_versions == [2, 2]
