@@ -74,7 +74,7 @@ own_processes() {  # pids of shims and runtimes that carry this engine's own fol
     local cmd
     for cmd in /proc/[0-9]*/cmdline; do
         local pid=${cmd//[!0-9]/}
-        [ "$pid" != $$ ] && tr '\0' '\n' <"$cmd" 2>/dev/null | grep -qF "$ROOT/exec/" && echo "$pid"
+        [ "$pid" != $$ ] && grep -qsF "$ROOT/exec/" "$cmd" && echo "$pid"
     done
     return 0
 }

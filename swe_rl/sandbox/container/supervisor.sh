@@ -16,6 +16,8 @@ folder=$1 pids_limit=$2 drain= drain_head= login=
 umask 022
 if [[ -v LC_ALL ]]; then locale=("LC_ALL=$LC_ALL"); else locale=(-u LC_ALL); fi
 LC_ALL=C # lengths are bytes
+# Signals that bash would end on; a trap, unlike ignoring them, is not handed down to commands.
+trap : HUP INT QUIT ILL TRAP ABRT FPE BUS SEGV SYS PIPE ALRM TERM XCPU XFSZ VTALRM PROF IO USR1 USR2
 cd "$folder" && mkfifo never output middle && exec 4<>never || exit 1
 
 milliseconds() { # -> $now; bash before 5.0 has whole seconds only
@@ -115,7 +117,7 @@ size() { # size FILE -> $bytes, and the bytes themselves in $text where builtins
 
 # What a login shell adds (conda and the like) is taken once, and again when a start-up file is newer than the copy.
 
-startup=(/etc/profile /etc/profile.d/*.sh /etc/bash.bashrc ~/.bash_profile ~/.bash_login ~/.profile ~/.bashrc)
+startup=(/etc/profile /etc/profile.d/*.sh /etc/bash.bashrc ~/.bash_profile ~/.bash_login ~/.profile ~/.bashrc ${BASH_ENV-})
 dump='{
     [[ $- == *e* ]] && builtin echo set -e
     IFS=: && builtin echo builtin shopt -s ${BASHOPTS//login_shell/}

@@ -115,7 +115,7 @@ def docker_host(given: str) -> str:
         found = next((path for path in SOCKETS if Path(path).is_socket()), "/var/run/docker.sock")
         return f"unix://{found}"
     if not address.startswith(("unix://", "tcp://", "http://", "https://")):
-        raise UsageError(f"DOCKER_HOST {address!r}: unix:///path or tcp://host:port")
+        raise UsageError(f"--docker-host {address!r}: unix:///path or tcp://host:port")
     return address
 
 

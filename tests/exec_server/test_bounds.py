@@ -1,0 +1,151 @@
+"""Fast checks without an engine: bounds of limits, of output and of the answer store; image names; the bind rule."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_rl.errors import ConfigError, UsageError
+from swe_rl.sandbox.container.errors import CommandInterrupted, ContainerGone
+from swe_rl.sandbox.container.image_names import auth_header, candidates, load_credentials, normalized, registry_of
+from swe_rl.sandbox.container.limits import Limits, host_config
+from swe_rl.sandbox.container.supervisor import Outcome
+from swe_rl.sandbox.exec_server import answers as answers_module
+from swe_rl.sandbox.exec_server import main
+from swe_rl.sandbox.exec_server.answers import Answers, open_database
+from swe_rl.sandbox.exec_server.faults import ExecFault
+
+
+def test_limits_narrow_and_never_widen() -> None:
+    limits = Limits(memory_mb=100, cpus=2.0, pids=50, network=True)
+    assert limits.narrowed({"memory_mb": 60, "network": False}) == Limits(memory_mb=60, cpus=2.0, pids=50)
+    for wrong in ({"memory_mb": 101}, {"cpus": float("nan")}, {"pids": True}, {"pids": 0}, {"nothing": 1}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            limits.narrowed(wrong)
+
+
+def test_hardening_is_complete() -> None:
+    config = host_config(Limits(), disk_quota=True)
+    assert config["CapDrop"] == ["ALL"] and config["SecurityOpt"] == ["no-new-privileges"]
+    assert config["NetworkMode"] == "none" and config["StorageOpt"] == {"size": "10240m"}
+    assert not {"Privileged", "Binds", "Devices", "PidMode", "IpcMode"} & config.keys()
+
+
+@pytest.mark.parametrize("total", [0, 9, 10, 11, 15, 1000])
+def test_output_is_whole_or_says_its_cut(total: int) -> None:
+    data = bytes(33 + i % 90 for i in range(total))
+    head, tail = data[:1024], data[1024:][-5:]
+    result = Outcome(0, False, head, tail, total, 10, 0.0).result()
+    assert result.truncated == (total > 10)
+    if total > 10:
+        assert result.output.startswith(data[:5].decode()) and result.output.endswith(data[-5:].decode())
+        assert f"about {total - 10} bytes" in result.output
+    else:
+        assert result.output == data.decode()
+
+
+def test_image_names() -> None:
+    assert normalized("a/b") == "a/b:latest" and normalized("h:5000/a") == "h:5000/a:latest"
+    assert normalized("a@sha256:00") == "a@sha256:00"
+    assert registry_of("a/b") == "docker.io" and registry_of("ghcr.io/a/b") == "ghcr.io"
+    assert candidates("python:3", ["m.local/hub/"]) == ["m.local/hub/library/python:3", "python:3"]
+    assert candidates("ghcr.io/a/b:1", ["m.local"]) == ["ghcr.io/a/b:1"]
+    for wrong in ("", "a b", "-x", "a\n", "../x;y"):
+        with pytest.raises(UsageError):
+            normalized(wrong)
+
+
+def test_registry_credentials(tmp_path: Path) -> None:
+    secret = base64.b64encode(b"user:pass:word").decode()
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"auths": {"https://index.docker.io/v1/": {"auth": secret}, "r.io": {"auth": secret}}}))
+    credentials = load_credentials(str(file))
+    sent = json.loads(base64.urlsafe_b64decode(auth_header("a/b", credentials)["X-Registry-Auth"]))
+    assert (sent["username"], sent["password"]) == ("user", "pass:word")
+    assert auth_header("other.io/a", credentials) == {} and "X-Registry-Auth" in auth_header("r.io/a", credentials)
+    file.write_text("{broken")
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        load_credentials(str(file))
+
+
+class Work:
+    """Counts how often it was done."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.done, self.error, self.gate = 0, error, asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self) -> dict[str, Any]:
+        self.done += 1
+        await self.gate.wait()
+        if self.error:
+            raise self.error
+        return {"done": self.done}
+
+
+async def test_answers_are_given_once_and_kept(tmp_path: Path) -> None:
+    path, work = str(tmp_path / "db"), Work()
+    answers = Answers(open_database(path))
+    work.gate.clear()
+    waiting = [asyncio.create_task(answers.once("k", b"r", work)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()  # its caller went away: the others still get the answer
+    work.gate.set()
+    assert await waiting[1] == await waiting[2] == b'{"done": 1}'
+    assert await Answers(open_database(path)).once("k", b"r", work) == b'{"done": 1}' and work.done == 1
+    with pytest.raises(ExecFault) as refused:
+        await answers.once("k", b"other", work)
+    assert refused.value.kind == "key_conflict"
+
+
+async def test_an_unfinished_key_is_not_run_again(tmp_path: Path) -> None:
+    path, work = str(tmp_path / "db"), Work()
+    first = Answers(open_database(path))
+    work.gate.clear()
+    cut = asyncio.create_task(first.once("k", b"r", work))
+    await asyncio.sleep(0.01)
+    await first.aclose()
+    await asyncio.gather(cut, return_exceptions=True)
+    work.gate.set()
+    second = Answers(open_database(path))
+    with pytest.raises(ExecFault) as unknown:
+        await second.once("k", b"r", work)
+    assert unknown.value.kind == "outcome_unknown" and work.done == 1
+    assert await second.once("k", b"r", work, repeatable=True) == b'{"done": 2}'
+
+
+@pytest.mark.parametrize(
+    ("error", "again"), [(ContainerGone("x"), 2), (CommandInterrupted("x"), 1), (KeyError("bug"), 1)]
+)
+async def test_only_what_had_no_effect_may_be_repeated(tmp_path: Path, error: Exception, again: int) -> None:
+    answers, work = Answers(open_database(str(tmp_path / "db"))), Work(error)
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"x|bug|unknown"):
+            await answers.once("k", b"r", work)
+    assert work.done == again
+
+
+async def test_the_store_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers_module, "KEEP_BYTES", 100)
+    db = open_database(str(tmp_path / "db"))
+    answers = Answers(db)
+    for number in range(50):
+        await answers.once(f"k{number}", b"r", Work())
+    answers.prune()
+    kept = [row[0] for row in db.execute("SELECT key FROM answers")]
+    assert 1 < len(kept) <= 100 // len(b'{"done": 1}') and "k49" in kept
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--host", "0.0.0.0"], ["--pids", "3"], ["--disk-low", "0.9"], ["--memory-mb", "0"], ["--docker-host", "x"]],
+)
+def test_settings_that_cannot_work(flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SWE_SERVER_TOKEN", raising=False)
+    with pytest.raises(UsageError, match=flags[0]):
+        main(["--database", str(tmp_path / "db"), *flags])
