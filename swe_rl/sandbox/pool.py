@@ -20,6 +20,7 @@ from swe_rl.sandbox.pool_http import KeyedCaller
 from swe_rl.sandbox.pool_process import PoolProcess
 from swe_rl.sandbox.pool_routes import Route, direct, through_pool
 from swe_rl.sandbox.pool_sandbox import PoolSandbox, new_key
+from swe_rl.tasks.images import with_registry
 from swe_rl.types import Task
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class PoolProvider:
 
         Raises SandboxUnavailable when none can be had before `deadline`, SandboxError when it is lost while it is filled.
         """
-        image = image_name(task.image or self._default_image, self._registry)
+        image = with_registry(task.image or self._default_image, self._registry)
         if not image:
             raise SandboxUnavailable(f"task {task.instance_id} names no image, and there is no default one")
         sandbox = await self._allocate(task, image, deadline)
@@ -168,10 +169,3 @@ async def bring_archive(sandbox: PoolSandbox, archive: Path, deadline: Deadline)
     result = await sandbox.exec(unpack, timeout=deadline.bound(UNPACK_SECONDS), cwd="/")
     if result.returncode != 0:
         raise SandboxError(f"{archive.name} could not be unpacked in {sandbox.workdir}: {result.output[-500:]}")
-
-
-def image_name(image: str, registry: str) -> str:
-    """`image` below the registry prefix, unless it names a registry itself (a first part with a dot or a port)."""
-    first, slash, _ = image.partition("/")
-    names_registry = bool(slash) and ("." in first or ":" in first or first == "localhost")
-    return image if not registry or not image or names_registry else f"{registry.rstrip('/')}/{image}"

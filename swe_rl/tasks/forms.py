@@ -7,6 +7,7 @@ mapping and then read by field names with aliases. Every refusal is a ValueError
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,8 @@ _EXTRA = ("level", "package", "difficulty", "created_at", "subset", "split", "en
 _SHAPE = ("text", "prompt", "label", "metadata", "instance", "setup_script", "test_script", "expected_output_json")
 COLUMNS = {name for names in ALIASES.values() for name in names} | {*_OWN, *_EXTRA, *_SHAPE}
 LOG_PARSERS = ("", "pytest", "junit", "exit_code", "r2e")
+_CONDA = "source /opt/miniconda3/bin/activate\nconda activate testbed"
+_SWE_SMITH_PYTEST = "pytest --disable-warnings --color=no --tb=no --verbose"  # SWE-smith's default test command
 _SWEBENCH_ID = re.compile(r"([\w.-]+)__([\w.-]+)-\d+")
 _DIFF_TARGET = re.compile(r"^diff --git a/.* b/(.+)$", re.MULTILINE)
 
@@ -170,6 +173,10 @@ def _complete(task: Task, flat: Mapping[str, Any], form: str) -> None:
     elif form == "swe-smith" and task.patch:
         task.metadata["bug_patch"] = task.patch  # SWE-smith's `patch` makes the bug; the fix is its reverse
         task.patch = reverse_patch(task.patch)
+        files = list(dict.fromkeys(name.split("::")[0] for name in task.fail_to_pass + task.pass_to_pass))
+        if not command and not task.eval_script:
+            task.log_parser = task.log_parser or "pytest"
+            task.eval_script = script_from_parts(_CONDA, f"{_SWE_SMITH_PYTEST} {' '.join(map(shlex.quote, files))}")
     if command and not task.eval_script:
         task.metadata["test_command"] = command
         task.eval_script = script_from_command(command)
@@ -197,9 +204,9 @@ def _check_gradable(task: Task) -> None:
         if not task.fail_to_pass:
             raise ValueError("FAIL_TO_PASS is empty, which log_parser 'junit' cannot do without")
         return
-    if not task.eval_script and not (task.repo and (task.version or task.repo.startswith("swesmith/"))):
+    if not task.eval_script and not (task.repo and task.version):
         raise ValueError("no way to grade: neither eval_script, nor repo and version, nor a test command")
-    if not task.eval_script and not task.test_patch and not task.repo.startswith("swesmith/"):
+    if not task.eval_script and not task.test_patch:
         raise ValueError("no way to grade: no eval_script, and no test_patch to make one from")
     if not task.fail_to_pass and not task.pass_to_pass and task.log_parser != "exit_code":
         raise ValueError("FAIL_TO_PASS and PASS_TO_PASS are empty: nothing says when the task is resolved")

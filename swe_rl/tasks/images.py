@@ -85,16 +85,14 @@ def _has_registry(image: str) -> bool:
 def with_registry(image: str, registry: str) -> str:
     """`image` below `registry` (`SWE_DOCKER_REGISTRY`): `mirror.example:5000/hub` + `swebench/x:latest`.
 
-    An image that names a registry of its own (`ghcr.io/...`) keeps its path below the mirror only where it is Docker Hub's;
-    others are left alone. Without a registry the name is unchanged.
+    An image that names a registry of its own (`ghcr.io/...`, `docker.io/...`) is left alone, and so is every image where
+    there is no registry to put before it.
     """
     registry = registry.strip().rstrip("/")
     for scheme in ("https://", "http://", "docker://"):
         registry = registry.removeprefix(scheme)
     if not registry or not image or image.startswith(registry + "/"):
         return image
-    for hub in ("docker.io/", "index.docker.io/", "registry-1.docker.io/"):
-        image = image.removeprefix(hub)
     return image if _has_registry(image) else f"{registry}/{image}"
 
 

@@ -10,8 +10,9 @@ from swe_rl.deadline import Deadline
 from swe_rl.errors import SandboxError, SandboxUnavailable, UsageError
 from swe_rl.sandbox import pool as pool_client
 from swe_rl.sandbox import pool_sandbox
-from swe_rl.sandbox.pool import PoolProvider, image_name
+from swe_rl.sandbox.pool import PoolProvider
 from swe_rl.sandbox.protocol import Sandbox
+from swe_rl.tasks.images import with_registry
 from swe_rl.types import Task
 from tests.pool.conftest import until
 
@@ -139,4 +140,4 @@ async def test_a_dead_pool_and_a_wrong_token_are_told_apart(pools) -> None:
     ],
 )
 def test_image_names_below_a_registry(image: str, registry: str, name: str) -> None:
-    assert image_name(image, registry) == name
+    assert with_registry(image, registry) == name

@@ -105,6 +105,18 @@ def test_one_task_of_each_kind_for_real(tmp_path: Path, capsys: pytest.CaptureFi
     ).read_text() == counter
 
 
+def test_digests_of_images() -> None:
+    from swe_rl.tasks.certify.digests import digest_in
+
+    sha = "sha256:" + "a" * 64
+    pulled = {"tags": ["sweb/x:latest"], "digests": [f"other/x@{sha[:-1]}b", f"sweb/x@{sha}"], "id": "sha256:1"}
+    built = {"tags": ["local/y:1"], "digests": [], "id": "sha256:2"}
+    rows = [{"tags": [], "digests": [], "id": "sha256:0"}, pulled, built]
+    assert digest_in(rows, "sweb/x") == digest_in(rows, "docker.io/sweb/x:latest") == f"sweb/x@{sha}"
+    assert digest_in(rows, f"sweb/x@{sha}") == f"sweb/x@{sha}"
+    assert digest_in(rows, "local/y:1") == "sha256:2" and digest_in(rows, "z") == ""
+
+
 def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.jsonl").write_text(json.dumps({"instance_id": "a", "problem_statement": "s", "eval_script": "true"}))
     assert cli.main(["data", "certify", str(tmp_path / "t.jsonl"), "--repeat", "0"]) == 2

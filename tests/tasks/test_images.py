@@ -43,7 +43,7 @@ def test_swebenchs_own_rule() -> None:
         ("swebench/x:1", "", "swebench/x:1"),
         ("swebench/x:1", "mirror.example:5000/hub/", "mirror.example:5000/hub/swebench/x:1"),
         ("swebench/x:1", "https://mirror.example", "mirror.example/swebench/x:1"),
-        ("docker.io/swebench/x:1", "m.example", "m.example/swebench/x:1"),
+        ("docker.io/swebench/x:1", "m.example", "docker.io/swebench/x:1"),
         ("ghcr.io/o/x:1", "m.example", "ghcr.io/o/x:1"),
         ("localhost:5000/x", "m.example", "localhost:5000/x"),
         ("m.example/swebench/x:1", "m.example", "m.example/swebench/x:1"),

@@ -126,7 +126,8 @@ def test_swe_smith_row_has_its_patch_reversed(tmp_path: Path) -> None:
     }
     (task,) = load_tasks(lines(tmp_path / "d.jsonl", [row])).tasks
     assert task.patch == "diff --git a/m.py b/m.py\n--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-bad\n+good\n"
-    assert task.metadata["bug_patch"] == bug
+    assert task.metadata["bug_patch"] == bug and task.log_parser == "pytest"
+    assert "--verbose tests/test_m.py\n" in task.eval_script
 
 
 def test_round_trip_keeps_every_field(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from swe_rl.errors import InfraError, UsageError
 from swe_rl.sandbox.nodes import actions
 from swe_rl.sandbox.nodes.ssh import Host, Login, read_hosts
-from swe_rl.sandbox.pool import image_name
+from swe_rl.tasks.images import with_registry
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 EPILOG = """examples:
@@ -158,7 +158,7 @@ def wanted_images(flags: argparse.Namespace) -> list[str]:
         from swe_rl.tasks.load import load_tasks
 
         names += [task.image for task in load_tasks(flags.tasks).tasks]
-    images = list(dict.fromkeys(image_name(name, flags.registry) for name in names if name))
+    images = list(dict.fromkeys(with_registry(name, flags.registry) for name in names if name))
     if not images:
         raise UsageError("pull: nothing to pull; give --images FILE or --tasks FILE")
     return images

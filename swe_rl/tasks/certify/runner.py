@@ -12,6 +12,7 @@ from swe_rl.errors import DataError
 from swe_rl.grading.grader import grade_empty, grade_patch
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.protocol import SandboxProvider
+from swe_rl.tasks.certify.digests import image_digest
 from swe_rl.tasks.certify.journal import Journal, task_key
 from swe_rl.tasks.certify.outcome import BROKEN, Outcome, Run, judge_runs
 from swe_rl.types import Task, Verdict
@@ -60,18 +61,15 @@ async def certify_task(task: Task, provider: SandboxProvider, config: Config, *,
     if not task.patch.strip():
         return Outcome(task.instance_id, BROKEN, reason="the row has no gold patch")
     gold: list[Run] = []
-    digest = ""
     for _ in range(repeat):
-        run, found = await _graded(task, task.patch.encode("utf-8"), provider, config)
-        gold.append(run)
-        digest = digest or found
-        if run.verdict == Verdict.INFRA_ERROR:
-            return judge_runs(task, gold, [], digest)
-    empty, _ = await _graded(task, b"", provider, config)
-    return judge_runs(task, gold, [empty], digest)
+        gold.append(await _graded(task, task.patch.encode("utf-8"), provider, config))
+        if gold[-1].verdict == Verdict.INFRA_ERROR:
+            return judge_runs(task, gold, [])
+    empty = await _graded(task, b"", provider, config)
+    return judge_runs(task, gold, [empty], await image_digest(config, provider.name, task.image))
 
 
-async def _graded(task: Task, patch: bytes, provider: SandboxProvider, config: Config) -> tuple[Run, str]:
+async def _graded(task: Task, patch: bytes, provider: SandboxProvider, config: Config) -> Run:
     """One grading; an infrastructure failure is tried again, since it says nothing about the task."""
     reason = ""
     for attempt in range(INFRA_RETRIES + 1):
@@ -85,13 +83,12 @@ async def _graded(task: Task, patch: bytes, provider: SandboxProvider, config: C
             else:
                 result = await grade_empty(task, provider, deadline)
         except DataError as error:  # e.g. no way to make an eval script: the row's fault
-            return Run(Verdict.UNRESOLVED.value, reason=str(error)), ""
+            return Run(Verdict.UNRESOLVED.value, reason=str(error))
         seconds = time.monotonic() - started
         if result.verdict is not Verdict.INFRA_ERROR:
-            digest = str(result.detail.get("image_digest", ""))
-            return Run(result.verdict.value, dict(result.tests), round(seconds, 3), _reason(result)), digest
+            return Run(result.verdict.value, dict(result.tests), round(seconds, 3), _reason(result))
         reason = _reason(result)
-    return Run(Verdict.INFRA_ERROR.value, reason=reason), ""
+    return Run(Verdict.INFRA_ERROR.value, reason=reason)
 
 
 def _reason(result: GradeResult) -> str:
