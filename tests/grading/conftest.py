@@ -1,4 +1,4 @@
-"""Providers that the grading tests run against: bubblewrap here, a Docker Engine where one is asked for (marker docker)."""
+"""The small repository, bubblewrap sandboxes, and grading that remembers nothing."""
 
 from __future__ import annotations
 
@@ -19,19 +19,6 @@ def lab(tmp_path_factory):
     return build_lab(tmp_path_factory.mktemp("lab"))
 
 
-@pytest.fixture(params=["bubblewrap", pytest.param("docker", marks=pytest.mark.docker)])
-async def provider(request, tmp_path):
-    """A provider of the kind that the parameter names."""
-    if request.param == "bubblewrap":
-        if reason := why_unusable():
-            pytest.skip(reason)
-        opened = await open_provider(Config(sandbox="bubblewrap", sandbox_root=str(tmp_path / "boxes")))
-    else:
-        opened = await request.getfixturevalue("docker_provider_factory")(tmp_path)
-    yield opened
-    await opened.aclose()
-
-
 @pytest.fixture
 async def bubblewrap(tmp_path):
     if reason := why_unusable():
@@ -42,12 +29,12 @@ async def bubblewrap(tmp_path):
 
 
 @pytest.fixture
-def grade(provider):
+def grade(bubblewrap):
     """Grades a patch without remembering anything."""
 
     async def run(task, patch, *, seconds=60.0, **settings):
         return await grade_patch(
-            task, patch, provider, GradingSettings(**settings), Deadline(seconds), cache=VerdictCache()
+            task, patch, bubblewrap, GradingSettings(**settings), Deadline(seconds), cache=VerdictCache()
         )
 
     return run

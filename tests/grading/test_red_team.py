@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from swe_rl.config import Config
+from swe_rl.config.grading import GradingSettings
+from swe_rl.deadline import Deadline
+from swe_rl.grading.cache import VerdictCache
+from swe_rl.grading.grader import grade_patch
+from swe_rl.sandbox.protocol import SandboxProvider
+from swe_rl.sandbox.provider import open_provider
 from tests.grading.attacks import ATTACKS, Attack
+from tests.grading.lab import Lab
 
 # One of each sort stays in the fast suite; a grading is about a second of CPU.
 FAST = {
@@ -30,9 +40,42 @@ def test_the_suite_is_large_and_has_no_double():
     assert {attack.name for attack in ATTACKS} > FAST
 
 
-@pytest.mark.parametrize(("attack", "kind"), CASES)
-async def test_verdict(attack: Attack, kind: str, lab, grade):
+async def attempt(attack: Attack, kind: str, lab: Lab, provider: SandboxProvider) -> str:
+    """Grade one attack; returns what was wrong with the verdict, or nothing."""
     task = lab.task if kind == "junit" else lab.script_task
-    result = await grade(task, attack.patch(lab), seconds=attack.seconds, **attack.settings)
-    assert result.verdict is attack.verdict, f"{result.detail}\n{result.output[-3000:]}"
-    assert "FOUND" not in result.output.split()
+    result = await grade_patch(
+        task,
+        attack.patch(lab),
+        provider,
+        GradingSettings(**attack.settings),
+        Deadline(attack.seconds),
+        cache=VerdictCache(),
+    )
+    if result.verdict is attack.verdict and "FOUND" not in result.output.split():
+        return ""
+    return f"{kind}: {attack.name}: {result.verdict} for {attack.verdict}: {result.detail}\n{result.output[-3000:]}"
+
+
+@pytest.mark.parametrize(("attack", "kind"), CASES)
+async def test_verdict(attack: Attack, kind: str, lab, bubblewrap):
+    assert await attempt(attack, kind, lab, bubblewrap) == ""
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+async def test_the_same_verdicts_in_containers(lab, engine, monkeypatch):
+    """The whole list through pool and exec server of a real Docker Engine, a few at a time."""
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    provider = await open_provider(Config(sandbox="docker"))
+    places = asyncio.Semaphore(3)
+
+    async def one(case) -> str:
+        async with places:
+            return await attempt(*case.values, lab, provider)
+
+    try:
+        wrong = [text for text in await asyncio.gather(*(one(case) for case in CASES)) if text]
+    finally:
+        await provider.aclose()
+    assert not wrong, "\n\n".join(wrong)
