@@ -110,6 +110,11 @@ class _Reading:
         return [event for event in self.events if event.get("kind") == kind]
 
     def judge(self) -> None:
+        """Fill in the parsed log. Without the witness's first word no code under test has run: then the fault is ours."""
+        if not self._of("ready") and self.parsed.fault is None:
+            self.parsed.problems.append(f"pytest cannot be started in the sandbox (exit code {self.report['exit']})")
+            self.parsed.fault = Verdict.INFRA_ERROR
+            return
         self._statuses()
         for event in self._of("meddled"):
             self._tampered(f"code under test changed the test harness: {', '.join(map(str, event['what'][:5]))}")

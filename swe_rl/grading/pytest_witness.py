@@ -10,6 +10,8 @@ Loaded by `pytest_runner.py` (not importable by name from a test). Beside each t
 from __future__ import annotations
 
 import builtins
+import contextlib
+import importlib
 import json
 import os
 import sys
@@ -19,30 +21,36 @@ from collections.abc import Generator
 from typing import Any
 
 import _pytest.assertion.rewrite
-import _pytest.assertion.util
-import _pytest.main
-import _pytest.outcomes
-import _pytest.python
-import _pytest.python_api
-import _pytest.reports
 import _pytest.runner
-import _pytest.skipping
-import _pytest.unittest
 import pluggy
 import pytest
 
-try:
-    import _pytest.raises as _raises
-except ImportError:  # before pytest 8.4
-    _raises = _pytest.python_api
-
-GUARDED: list[Any] = [
-    _pytest.assertion.rewrite, _pytest.assertion.util, _pytest.main, _pytest.main.Session, _pytest.outcomes, _pytest.python,
-    _pytest.python.Function, _pytest.python_api, _raises, _pytest.reports, _pytest.reports.TestReport,
-    _pytest.reports.BaseReport, _pytest.reports.CollectReport, _pytest.runner, _pytest.runner.CallInfo, _pytest.skipping,
-    _pytest.unittest, _pytest.unittest.TestCaseFunction, pluggy.PluginManager, pluggy.HookCaller, unittest.case,
-    unittest.TestCase, unittest.TestResult, unittest, pytest,
+# Modules whose functions and classes decide an outcome; pytest's versions differ in which they have.
+HARNESS = [
+    "_pytest.assertion.rewrite", "_pytest.assertion.util", "_pytest.main", "_pytest.outcomes", "_pytest.python", "_pytest.raises",
+    "_pytest.python_api", "_pytest.reports", "_pytest.runner", "_pytest.skipping", "_pytest.unittest", "unittest",
+    "unittest.case", "unittest.result", "pytest",
 ]  # fmt: skip
+CLASSES = [
+    "_pytest.main.Session", "_pytest.python.Function", "_pytest.reports.TestReport", "_pytest.reports.BaseReport",
+    "_pytest.reports.CollectReport", "_pytest.runner.CallInfo", "_pytest.unittest.TestCaseFunction", "unittest.case.TestCase",
+    "unittest.result.TestResult",
+]  # fmt: skip
+
+
+def guarded() -> list[Any]:
+    """The modules and classes above, as far as this pytest has them, and pluggy's."""
+    found: list[Any] = [pluggy.PluginManager, pluggy.HookCaller]
+    for name in HARNESS:
+        with contextlib.suppress(ImportError):
+            found.append(importlib.import_module(name))
+    for path in CLASSES:
+        module, _, name = path.rpartition(".")
+        found.append(getattr(sys.modules[module], name))
+    return found
+
+
+GUARDED = guarded()
 BUILTINS = ["AssertionError", "BaseException", "Exception", "isinstance", "issubclass", "len", "getattr", "type", "bool", "all",
             "any", "repr", "sorted", "__import__", "compile", "exec", "__build_class__"]  # fmt: skip
 MODULES = [
@@ -115,6 +123,7 @@ class Witness:
         self._code: dict[str, Any] = {}
         self._trace = sys.gettrace()
         self._loader = _pytest.assertion.rewrite.AssertionRewritingHook
+        self._tell("ready")
 
     def _tell(self, kind: str, **fields: Any) -> None:
         self._number += 1
