@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -52,8 +53,8 @@ async def timed(call: Callable[[], Awaitable[object]]) -> float:
     return time.perf_counter() - started
 
 
-async def rate(calls: list[Callable[[], Awaitable[object]]], seconds: float) -> float:
-    """Commands per second of so many clients, each asking again as soon as it is answered."""
+async def rate(calls: list[Callable[[], Awaitable[object]]], seconds: float) -> tuple[float, int]:
+    """(commands per second, commands) of so many clients, each asking again as soon as it is answered."""
     ends = time.perf_counter() + seconds
     done = 0
 
@@ -65,7 +66,21 @@ async def rate(calls: list[Callable[[], Awaitable[object]]], seconds: float) -> 
 
     started = time.perf_counter()
     await asyncio.gather(*(client(call) for call in calls))
-    return done / (time.perf_counter() - started)
+    return done / (time.perf_counter() - started), done
+
+
+def cpu_seconds(engine: str) -> float:
+    """Processor time so far of everything that takes part: this process, servers, engine, containers, ended ones included."""
+    mine = psutil.Process()
+    parts = {process.pid: process for process in [mine, *mine.children(recursive=True)]}
+    for process in psutil.process_iter(["cmdline"]):
+        if any(engine in word for word in process.info["cmdline"] or []):
+            parts |= {one.pid: one for one in [process, *process.children(recursive=True)]}
+    total = 0.0
+    for process in parts.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 async def cli_exec(host: str, container: str) -> None:
@@ -75,8 +90,19 @@ async def cli_exec(host: str, container: str) -> None:
     assert await process.wait() == 0
 
 
-async def bench_commands(host: str, pool: str, seconds: float) -> dict[str, dict[int, float]]:
-    """Commands per second by way and number of clients, and `noop` medians in milliseconds under the key 0."""
+async def open_many(provider: PoolProvider, count: int) -> list[PoolSandbox]:
+    """Sandboxes for the throughput measurements, four at a time."""
+    places = asyncio.Semaphore(4)
+
+    async def one() -> PoolSandbox:
+        async with places:
+            return await provider.open(TASK, deadline=Deadline(600), purpose="agent")
+
+    return await asyncio.gather(*(one() for _ in range(count)))
+
+
+async def bench_commands(host: str, pool: str, seconds: float) -> dict[str, dict[str, float]]:
+    """By way: median no-op in ms, processor ms per command with 8 clients, commands per second by number of clients."""
     baseline = await asyncio.create_subprocess_exec(
         *(sys.executable, str(ROOT / "bench" / "cli_server.py")),
         env={**os.environ, "DOCKER_HOST": host},
@@ -86,17 +112,18 @@ async def bench_commands(host: str, pool: str, seconds: float) -> dict[str, dict
     url = f"http://127.0.0.1:{(await baseline.stdout.readline()).decode().strip()}/exec"
     ours = PoolProvider(pool, token=TOKEN)
     proxied = PoolProvider(pool, token=TOKEN, go_direct=False)
-    results: dict[str, dict[int, float]] = {}
+    results: dict[str, dict[str, float]] = {}
+    root = str(Path(host.removeprefix("unix://")).parent)
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            boxes = [await ours.open(TASK, deadline=Deadline(600), purpose="agent") for _ in range(max(CLIENTS))]
-            far = [await proxied.open(TASK, deadline=Deadline(600), purpose="agent") for _ in range(max(CLIENTS))]
+            boxes = await open_many(ours, max(CLIENTS))
+            far = await open_many(proxied, max(CLIENTS))
             ids = [f"swe-rl-{box.lease_id}" for box in boxes]  # the containers' names
 
             def server(container: str) -> Callable[[], Awaitable[object]]:
                 async def call() -> None:
                     async with session.post(url, json={"container_id": container, "command": "true"}) as response:
-                        assert (await response.json())["returncode"] == 0
+                        assert (await response.json(content_type=None))["returncode"] == 0
 
                 return call
 
@@ -110,10 +137,13 @@ async def bench_commands(host: str, pool: str, seconds: float) -> dict[str, dict
                 for _ in range(5):
                     await calls[0]()
                 times = [await timed(calls[0]) for _ in range(30)]
-                results[name] = {0: statistics.median(times) * 1000}
+                results[name] = {"noop_ms": statistics.median(times) * 1000}
             for clients in CLIENTS:
                 for name, calls in ways.items():
-                    results[name][clients] = await rate(calls[:clients], seconds)
+                    before = cpu_seconds(root)
+                    results[name][str(clients)], done = await rate(calls[:clients], seconds)
+                    if clients == 8:
+                        results[name]["cpu_ms"] = 1000 * (cpu_seconds(root) - before) / done
     finally:
         await ours.aclose()
         await proxied.aclose()
@@ -175,8 +205,8 @@ async def bench_idle(seconds: float) -> dict[str, float]:
             used = after.user + after.system - before.user - before.system
             return {"rss_mb": process.memory_info().rss / 1e6, "cpu_percent": 100 * used / wall}
         finally:
-            await pool.stop()
             await provider.aclose()
+            await pool.stop()
             await node.stop()
 
 
@@ -202,8 +232,8 @@ async def run(host: str, seconds: float) -> dict:
 def goals(found: dict) -> list[tuple[str, float, str, bool]]:
     """(what, measured, goal, met)."""
     commands, create, idle = found["commands"], found["create_ms"], found["idle"]
-    faster = commands["docker exec (CLI)"][0] / commands["swe-rl"][0]
-    more = commands["swe-rl"][32] / commands["thread per request + CLI"][32]
+    faster = commands["docker exec (CLI)"]["noop_ms"] / commands["swe-rl"]["noop_ms"]
+    more = commands["swe-rl"]["32"] / commands["thread per request + CLI"]["32"]
     above = 100 * (create["through both servers"] / create["bare engine"] - 1)
     return [
         ("no-op: times faster than docker exec", faster, ">= 8", faster >= 8),
@@ -216,10 +246,12 @@ def goals(found: dict) -> list[tuple[str, float, str, bool]]:
 
 def show(found: dict) -> None:
     console = Console()
-    table = Table("way", "no-op ms (median)", *(f"{count} clients: cmd/s" for count in CLIENTS))
+    table = Table("way", "no-op ms (median)", "CPU ms per command", *(f"{count} clients: cmd/s" for count in CLIENTS))
     for name, row in found["commands"].items():
-        table.add_row(name, f"{row[0]:.1f}", *(f"{row[count]:.0f}" for count in CLIENTS))
+        rates = (f"{row[str(count)]:.0f}" for count in CLIENTS)
+        table.add_row(name, f"{row['noop_ms']:.1f}", f"{row['cpu_ms']:.1f}", *rates)
     console.print(table)
+    print(f"load average of the machine meanwhile: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     console.print("create + start, median ms:", {name: round(ms) for name, ms in found["create_ms"].items()})
     table = Table("goal", "measured", "wanted", "met")
     for what, measured, wanted, met in goals(found):

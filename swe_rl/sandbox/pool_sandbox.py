@@ -20,6 +20,9 @@ ANSWER_GRACE = 30.0  # seconds beyond a command's own timeout in which its answe
 NODE_LOST_SECONDS = 25.0  # silence after which a node counts as lost; an exec server restarts in less
 TRANSFER_SECONDS = 300.0
 CLOSE_SECONDS = 60.0
+LONGEST_SECONDS = 86400.0
+MAX_COMMAND = 8_000_000  # bytes
+TIMED_OUT, CANNOT_RUN = 124, 126  # return codes, as timeout(1) and bash use them
 T = TypeVar("T")
 
 
@@ -57,10 +60,14 @@ class PoolSandbox:
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> ExecResult:
         """See `Sandbox.exec`. Raises SandboxError where the sandbox is gone or the command's outcome is unknown."""
+        if timeout <= 0:
+            return ExecResult(TIMED_OUT, "", timed_out=True)
+        if refusal := unrunnable(command):
+            return ExecResult(CANNOT_RUN, refusal)
         payload = {
             "command": command,
             "cwd": cwd or self.workdir,
-            "timeout": timeout,
+            "timeout": min(timeout, LONGEST_SECONDS),
             "env": env or {},
             "output_limit": output_limit,
         }
@@ -142,6 +149,17 @@ class PoolSandbox:
 
     def _absolute(self, path: str) -> str:
         return path if path.startswith("/") else f"{self.workdir.rstrip('/')}/{path}"
+
+
+def unrunnable(command: str) -> str:
+    """Why no shell can be given this command; "" where it can. Commands are a model's output: they may be anything."""
+    if "\0" in command:
+        return "the command contains a NUL character, which bash cannot run\n"
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        return "the command is not valid Unicode\n"
+    return f"the command is longer than {MAX_COMMAND} bytes\n" if size > MAX_COMMAND else ""
 
 
 def new_key() -> str:

@@ -51,6 +51,15 @@ async def test_a_lost_answer_is_fetched_not_run_again(opened) -> None:
     assert node.runs == ["effect"]
 
 
+async def test_whatever_a_model_writes_is_an_answer_not_a_crash(opened) -> None:
+    node, _, provider = opened
+    sandbox = await provider.open(TASK, deadline=Deadline(20), purpose="agent")
+    for command in ("echo \0", "echo \ud800", "x" * 8_000_001):
+        assert (await sandbox.exec(command, timeout=5)).returncode == 126
+    assert (await sandbox.exec("true", timeout=0)).timed_out
+    assert node.runs == []
+
+
 async def test_heartbeats_keep_a_lease_and_tell_of_its_loss(opened) -> None:
     node, pool, provider = opened
     sandbox = await provider.open(TASK, deadline=Deadline(500), purpose="agent")

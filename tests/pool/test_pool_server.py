@@ -205,6 +205,20 @@ async def test_force_lets_a_dead_machine_leave_with_its_leases(nodes, pools) -> 
     assert pool.pool.book.active() == []
 
 
+async def test_a_node_that_leaves_while_it_creates_does_not_come_back(nodes, pools) -> None:
+    leaving, staying = await nodes(images=["img"]), await nodes()
+    pool = await pools(leaving.url, staying.url)
+    await until(lambda: pool.pool.fleet.free_slots() == 30)
+    leaving.create_gate.clear()
+    waiting = asyncio.create_task(pool.allocate("1"))
+    await until(lambda: leaving.creates == 1)
+    assert (await pool.post("/nodes/leave", url=leaving.url, force=True))[0] == 200
+    leaving.create_gate.set()
+    status, lease = await waiting
+    assert (status, lease["node"]) == (200, staying.url)
+    assert pool.pool.book.used(leaving.url) == 0 and len(pool.pool.book.active()) == 1
+
+
 async def test_callers_need_the_token_and_well_formed_bodies(nodes, pools) -> None:
     node = await nodes()
     pool = await pools(node.url, token="s3cret-token")

@@ -161,6 +161,8 @@ class Allocator:
                 "idempotency_key": lease.id,
             }
             answer = await self._api.call(lease.node, CREATE_PATH, payload, timeout=deadline.remaining() + 5.0)
+            if lease.state is not LeaseState.CREATING:
+                raise NodeRefused(410, "node_unknown", f"{lease.node} was taken out of the pool meanwhile")
             lease.container_id = str(answer["container_id"])
             lease.renew(time.time())
             await self._book.change(lease, LeaseState.OPEN)

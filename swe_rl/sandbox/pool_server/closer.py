@@ -73,6 +73,8 @@ class Closer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _close(self, lease: Lease, reason: str) -> None:
+        if lease.state is LeaseState.CLOSED:  # its node was taken out of the pool meanwhile
+            return
         created = bool(lease.container_id)
         pause = FIRST_PAUSE
         written = False
