@@ -1,84 +1,94 @@
-#!/usr/bin/env bash
-# Make this machine an exec node: container engine, swe-rl's exec server in a virtual environment of its own, systemd unit.
+#!/bin/bash
+# Make a bare Debian or Ubuntu machine an exec node: container engine, this package in a venv of its own, and the exec
+# server as a systemd unit. Idempotent: run it again to upgrade or to change a flag.
 #
-#   setup_exec_node.sh --package FILE [--port 5000] [--prefix /opt/swe-rl] [--token-stdin] [--no-engine] [--no-service]
-#
-#   --package FILE   wheel or source archive of swe-rl (`swe-rl nodes setup` brings it)
-#   --token-stdin    read the bearer token from stdin; else the one in PREFIX/exec-server.env stays
-#   --no-engine      do not install Docker; --no-service: do not write or start a systemd unit
-#
-# Run as root, as often as you like: what is there already stays. Needs Python 3.10 or later with venv.
+#   sudo SWE_SERVER_TOKEN=... scripts/setup_exec_node.sh [--package SPEC] [--port N] [--prefix DIR] [--dry-run]
+#                                                        [-- FLAGS of swe-rl exec-server]
+#   --package  what pip installs: a wheel, a checkout or a requirement (default: the checkout this script lies in)
+#   --dry-run  print the commands and files, change nothing
+# The token is kept in /etc/swe-rl/exec-server.env (mode 0600). Without one the server listens on loopback only.
 set -euo pipefail
 
-PACKAGE= PORT=5000 PREFIX=/opt/swe-rl TOKEN_STDIN= ENGINE=1 SERVICE=1
-fail() { echo "setup_exec_node.sh: $*" >&2; exit 1; }
+PREFIX=/opt/swe-rl PORT=5000 DRY= FLAGS=()
+PACKAGE=$(cd "$(dirname "$0")/.." && pwd)
 while [ $# -gt 0 ]; do
     case $1 in
-        --package) PACKAGE=${2:?--package needs a file}; shift ;;
-        --port) PORT=${2:?--port needs a number}; shift ;;
-        --port=*) PORT=${1#*=} ;;
-        --prefix) PREFIX=${2:?--prefix needs a folder}; shift ;;
-        --token-stdin) TOKEN_STDIN=1 ;;
-        --no-engine) ENGINE= ;;
-        --no-service) SERVICE= ;;
-        -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        *) fail "unknown flag $1 (see --help)" ;;
+        --package) PACKAGE=${2:?--package needs a value}; shift 2 ;;
+        --port) PORT=${2:?--port needs a value}; shift 2 ;;
+        --prefix) PREFIX=${2:?--prefix needs a value}; shift 2 ;;
+        --dry-run) DRY=1; shift ;;
+        --) shift; FLAGS=("$@"); break ;;
+        -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit ;;
+        *) echo "setup_exec_node.sh: unknown argument $1 (see --help)" >&2; exit 2 ;;
     esac
-    shift
 done
-[ -f "$PACKAGE" ] || fail "--package: no file '$PACKAGE'"
-[[ $PORT =~ ^[0-9]+$ ]] || fail "--port: '$PORT' is no number"
+[[ $PORT =~ ^[0-9]+$ ]] || { echo "setup_exec_node.sh: --port $PORT is not a number" >&2; exit 2; }
+[ -n "$DRY" ] || [ "$(id -u)" = 0 ] || { echo "setup_exec_node.sh: run it as root (or with --dry-run)" >&2; exit 1; }
 
-if [ -n "$ENGINE" ] && ! command -v dockerd >/dev/null; then
-    [ "$(id -u)" = 0 ] || fail "no Docker Engine, and not root: install it first"
-    command -v apt-get >/dev/null || fail "no Docker Engine, and no apt-get: install it by hand, then use --no-engine"
-    apt-get -qq update
-    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends docker.io >/dev/null
+run() {
+    if [ -n "$DRY" ]; then printf '+ %s\n' "${*@Q}"; else "$@"; fi
+}
+
+write() { # write FILE MODE: stdin becomes the file, atomically; its text is not printed where the mode hides it
+    if [ -n "$DRY" ]; then
+        echo "+ write $1 (mode $2)"
+        if [ "$2" = 0600 ]; then cat >/dev/null; else sed 's/^/    /'; fi
+    else
+        mkdir -p "$(dirname "$1")"
+        install -m "$2" /dev/stdin "$1.new"
+        mv "$1.new" "$1"
+    fi
+}
+
+missing=()
+command -v dockerd >/dev/null || missing+=(docker.io)
+command -v python3 >/dev/null || missing+=(python3)
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ ${#missing[@]} -gt 0 ]; then
+    run apt-get -q -o DPkg::Lock::Timeout=300 update
+    run env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}"
 fi
 
-python=$(command -v python3) || fail "no python3"
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "python3 must be 3.10 or later"
-mkdir -p "$PREFIX"
-[ -x "$PREFIX/venv/bin/python" ] || "$python" -m venv "$PREFIX/venv" || fail "python3 -m venv failed (apt install python3-venv?)"
-# The exec server needs a few light libraries; the trainer's heavy ones (torch, ray, transformers) have no business here.
-"$PREFIX/venv/bin/python" -m pip install -q "setuptools>=77" wheel "aiohttp>=3.10,<4" "aiodocker>=0.24,<1" "pydantic>=2.9,<3" \
-    "prometheus-client>=0.20" "psutil>=5.9" "unidiff>=0.7.5" packaging
-"$PREFIX/venv/bin/python" -m pip install -q --no-deps --no-build-isolation --force-reinstall "$PACKAGE"
+[ -x "$PREFIX/venv/bin/python" ] || run python3 -m venv "$PREFIX/venv"
+run "$PREFIX/venv/bin/python" -m pip install --quiet --upgrade "$PACKAGE"
 
-if [ -n "$TOKEN_STDIN" ]; then
-    read -r token || [ -n "$token" ] || fail "--token-stdin: stdin was empty"
-    (umask 077 && printf 'SWE_SERVER_TOKEN=%s\n' "$token" >"$PREFIX/exec-server.env")
-fi
-[ -f "$PREFIX/exec-server.env" ] || (umask 077 && : >"$PREFIX/exec-server.env")
-"$PREFIX/venv/bin/swe-rl" exec-server --help >/dev/null || fail "the installed exec server does not start"
-
-if [ -n "$SERVICE" ]; then
-    [ -d /run/systemd/system ] || fail "installed, but there is no systemd here: start $PREFIX/venv/bin/swe-rl exec-server yourself"
-    cat >/etc/systemd/system/swe-rl-exec-server.service <<UNIT
+printf 'SWE_SERVER_TOKEN=%s\n' "${SWE_SERVER_TOKEN:-}" | write /etc/swe-rl/exec-server.env 0600
+write /etc/systemd/system/swe-rl-exec-server.service 0644 <<UNIT
 [Unit]
 Description=swe-rl exec server
-After=network-online.target docker.service
-Wants=network-online.target docker.service
+Requires=docker.service
+After=docker.service network-online.target
+Wants=network-online.target
 
 [Service]
-EnvironmentFile=$PREFIX/exec-server.env
-ExecStart=$PREFIX/venv/bin/swe-rl exec-server --port $PORT --database $PREFIX/exec.sqlite3
+EnvironmentFile=/etc/swe-rl/exec-server.env
+ExecStart=$PREFIX/venv/bin/swe-rl exec-server --port $PORT --database /var/lib/swe-rl/exec.sqlite3 ${FLAGS[*]@Q}
+StateDirectory=swe-rl
 Restart=always
-RestartSec=1
-KillMode=process
+RestartSec=2
 TimeoutStopSec=30
 LimitNOFILE=65536
+# Containers outlive the server: leases go on after a restart.
+KillMode=mixed
+NoNewPrivileges=yes
+ProtectSystem=full
+ProtectHome=read-only
 
 [Install]
 WantedBy=multi-user.target
 UNIT
-    systemctl daemon-reload
-    systemctl enable -q swe-rl-exec-server
-    systemctl restart swe-rl-exec-server
-    for _ in $(seq 50); do
-        curl -fsS -m 2 "http://127.0.0.1:$PORT/healthz" >/dev/null 2>&1 && { echo "exec server runs on port $PORT"; exit 0; }
-        sleep 0.2
-    done
-    fail "the exec server does not answer on port $PORT: journalctl -u swe-rl-exec-server"
-fi
-echo "installed in $PREFIX; start it with $PREFIX/venv/bin/swe-rl exec-server --port $PORT"
+run systemctl daemon-reload
+run systemctl enable --now docker.service
+run systemctl enable swe-rl-exec-server.service
+run systemctl restart swe-rl-exec-server.service
+
+[ -z "$DRY" ] || exit 0
+for _ in $(seq 60); do
+    if python3 -c "import urllib.request as r; r.urlopen('http://127.0.0.1:$PORT/healthz', timeout=2)" 2>/dev/null; then
+        echo "exec server answers on port $PORT"
+        exit 0
+    fi
+    sleep 1
+done
+echo "setup_exec_node.sh: the server does not answer; see: journalctl -u swe-rl-exec-server" >&2
+exit 1

@@ -80,7 +80,7 @@ async def test_a_login_shell_each_time_afresh(box: Box) -> None:
 async def test_a_profile_that_activates_an_environment(server: ExecServer) -> None:
     box = await new_box(server, env={"BASH_ENV": "/root/noninteractive"})
     await box.run(
-        "echo 'PATH=/opt/env/bin:$PATH; set_by_profile=1; shopt -s globstar' > ~/.bash_profile; echo 'export FROM_ENV_FILE=1' > $BASH_ENV"
+        "echo 'PATH=/opt/env/bin:$PATH; shopt -s globstar' > ~/.bash_profile; echo 'export FROM_ENV_FILE=1' > $BASH_ENV"
     )
     answer = await box.run("echo ${PATH%%:*} $BASH_ENV $FROM_ENV_FILE; shopt -q globstar && echo glob")
     assert (answer["returncode"], answer["output"]) == (0, "/opt/env/bin /root/noninteractive 1\nglob\n")

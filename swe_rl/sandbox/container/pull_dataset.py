@@ -1,0 +1,134 @@
+"""Pull every image of a dataset onto exec servers, or into this machine's engine: what data/pull_swe_images.sh runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from swe_rl.errors import SweRlError, UsageError
+from swe_rl.sandbox.container.engine import Engine
+from swe_rl.sandbox.container.pull import Puller
+from swe_rl.tasks.load import load_tasks
+
+ATTEMPTS = 5  # after a connection to a server was lost; the server itself retries its registry
+FIRST_PAUSE = 2.0
+PULL_SECONDS = 3600.0
+Pull = Callable[[str, Callable[[str], None]], Awaitable[str]]  # (image, show progress) -> "" or why it failed
+
+
+def images_of(path: str, prefix: str) -> list[str]:
+    """The distinct images that a dataset (or a .txt with one image a line) names. Raises DataError, UsageError."""
+    if path.endswith(".txt"):
+        names = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    else:
+        names = [task.image for task in load_tasks(path).tasks]
+    images = sorted({f"{prefix}{name}" for name in names if name})
+    if not images:
+        raise UsageError(f"{path} names no image")
+    return images
+
+
+def on_server(session: aiohttp.ClientSession, url: str) -> Pull:
+    """Pulls through an exec server, following its stream of progress."""
+
+    async def pull(image: str, show: Callable[[str], None]) -> str:
+        failure = ""
+        for attempt in range(ATTEMPTS):
+            try:
+                return await _follow(session, url, image, show)
+            except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+                failure = f"{url}: {error or type(error).__name__}"
+                await asyncio.sleep(FIRST_PAUSE * 2**attempt)
+        return failure
+
+    return pull
+
+
+async def _follow(session: aiohttp.ClientSession, url: str, image: str, show: Callable[[str], None]) -> str:
+    body = {"image": image, "stream": True, "timeout": PULL_SECONDS}
+    state: dict[str, Any] = {}
+    async with session.post(f"{url.rstrip('/')}/image/pull", json=body) as answer:
+        if answer.status >= 400:
+            return f"{url}: HTTP {answer.status}: {(await answer.text())[:300]}"
+        async for line in answer.content:
+            state = json.loads(line)
+            show(state.get("note") or f"{state.get('current_bytes', 0) >> 20} MiB")
+    return "" if state.get("state") == "done" else f"{url}: {state.get('note') or 'the stream ended early'}"
+
+
+def on_engine(puller: Puller) -> Pull:
+    """Pulls into this machine's engine."""
+
+    async def pull(image: str, show: Callable[[str], None]) -> str:
+        job = puller.join(image)
+        while not await puller.wait(job, 0.5):
+            show(job.note or f"{job.progress()['current_bytes'] >> 20} MiB")
+        return "" if job.state == "done" else job.note
+
+    return pull
+
+
+async def pull_all(images: list[str], places: dict[str, Pull], parallel: int, progress: Progress) -> list[str]:
+    """Pull every image at every place; the failures, a line each."""
+    failures: list[str] = []
+
+    async def one(pull: Pull, image: str, slots: asyncio.Semaphore, bar: TaskID) -> None:
+        async with slots:
+            why = await pull(image, lambda text: progress.update(bar, note=f"{image.rsplit('/', 1)[-1]}: {text}"[:70]))
+        if why:
+            failures.append(f"{image}: {why}")
+        progress.update(bar, advance=1)
+
+    work = []
+    for place, pull in places.items():
+        slots, bar = asyncio.Semaphore(parallel), progress.add_task(place, total=len(images), note="")
+        work += [one(pull, image, slots, bar) for image in images]
+    await asyncio.gather(*work)
+    return failures
+
+
+async def run(flags: argparse.Namespace) -> int:
+    images = await asyncio.to_thread(images_of, flags.tasks, flags.prefix)
+    token = os.environ.get("SWE_SERVER_TOKEN", "")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    servers = [url.strip() for url in flags.servers.split(",") if url.strip()]
+    engine = Engine(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
+    puller = Puller(engine, timeout=PULL_SECONDS, mirrors=[], credentials={})
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bounds = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)  # a line of progress comes twice a second
+    async with aiohttp.ClientSession(headers=headers, timeout=bounds) as session:
+        places = {url: on_server(session, url) for url in servers} or {engine.url: on_engine(puller)}
+        with Progress(*columns, TextColumn("{task.fields[note]}")) as progress:
+            failures = await pull_all(images, places, flags.parallel, progress)
+    await puller.aclose()
+    await engine.aclose()
+    print("\n".join([f"{len(images)} images, {len(places)} places, {len(failures)} failures", *failures]))
+    return 1 if failures else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """See data/pull_swe_images.sh --help."""
+    parser = argparse.ArgumentParser("pull_swe_images.sh")
+    parser.add_argument("tasks")
+    parser.add_argument("--servers", default=os.environ.get("SWE_EXEC_SERVER_URLS", ""))
+    parser.add_argument("--parallel", type=int, default=3)
+    parser.add_argument("--prefix", default=os.environ.get("SWE_DOCKER_REGISTRY", ""))
+    flags = parser.parse_args(argv)
+    try:
+        return asyncio.run(run(flags))
+    except SweRlError as error:
+        print(f"pull_swe_images.sh: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
