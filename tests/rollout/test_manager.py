@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import shutil
 import tempfile
@@ -14,8 +15,7 @@ from swe_rl.rollout.manager import RolloutManager
 from swe_rl.tasks.load import write_tasks
 from tests.agent.repository import local_config
 from tests.rollout.test_real_engine import checkpoint, engine_server  # noqa: F401
-
-pytestmark = pytest.mark.ray
+from tests.rollout.waiting import boxes, until
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,7 @@ def config(engine_server, checkpoint, task, tmp_path):  # noqa: F811
     )
 
 
+@pytest.mark.ray
 async def test_steps_evaluations_and_positions(cluster, config):
     manager = RolloutManager.remote(config)
     assert await manager.start.remote() == {"sandbox": config.sandbox, "tasks": 3}
@@ -81,6 +82,7 @@ async def test_steps_evaluations_and_positions(cluster, config):
     ray.kill(manager)
 
 
+@pytest.mark.ray
 async def test_wrong_settings_come_out_typed(cluster, config):
     bad = config.model_copy(update={"prompt_data": "/no/such/file.jsonl"})
     manager = RolloutManager.remote(bad)
@@ -92,3 +94,14 @@ async def test_wrong_settings_come_out_typed(cluster, config):
     with pytest.raises(ConfigError, match="--custom-rm-path"):
         await manager.start.remote()
     ray.kill(manager)
+
+
+async def test_closing_ends_running_calls(config, tmp_path):
+    """The actor's class in this process: a step under way, and its sandboxes, end with `close`."""
+    manager = RolloutManager.__ray_metadata__.modified_class(config.model_copy(update={"step_limit": 500}))
+    assert (await manager.progress())["stages"] == {"start": 1}
+    await manager.start()
+    call = asyncio.ensure_future(manager.rollout(0))
+    await until(lambda: boxes(tmp_path), seconds=60)
+    await manager.close()
+    assert call.cancelled() and not boxes(tmp_path)
