@@ -167,7 +167,10 @@ class Driver:
         if not self.config.eval_prompt_data or file.exists():
             return
         tasks, attempts = choose(
-            load_tasks(self.config.eval_prompt_data, only_certified=self.config.only_certified).tasks, self.config
+            load_tasks(
+                self.config.eval_prompt_data, only_certified=self.config.only_certified, with_scripts=True
+            ).tasks,
+            self.config,
         )
         result = self._evaluate(label, tasks, attempts, self.config.eval_temperature)
         if self.config.eval_greedy:

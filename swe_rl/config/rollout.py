@@ -13,7 +13,9 @@ class RolloutSettings(Area):
     prompt_data: str = setting("", "training tasks (JSONL or Parquet)", env=("PROMPT_DATA",))
     eval_prompt_data: str = setting("", "held-out tasks for evaluation", env=("EVAL_PROMPT_DATA",))
     num_rollout: int = setting(2000, "rollout steps of the run", ge=1)
-    max_train_seconds: float = setting(0.0, "stop training after this many seconds of steps; 0 = after num_rollout steps", ge=0)
+    max_train_seconds: float = setting(
+        0.0, "stop training after this many seconds of steps; 0 = after num_rollout steps", ge=0
+    )
     rollout_batch_size: int = setting(12, "groups (tasks) per rollout step", ge=1)
     n_samples_per_prompt: int = setting(8, "attempts per group", ge=1)
     rollout_temperature: float = setting(1.0, "sampling temperature", ge=0)
@@ -32,7 +34,10 @@ class RolloutSettings(Area):
     swe_eval_timeout: float = setting(600.0, "seconds of one grading inside an attempt", gt=0)
     swe_infra_retries: int = setting(2, "fresh starts of an attempt after an infra_error", ge=0)
     swe_save_traj_dir: str = setting("", "folder for attempts; empty = <run dir>/attempts")
-    only_certified: bool = setting(True, "leave out tasks whose certification failed or found them flaky")
+    only_certified: bool = setting(
+        True,
+        "train only on tasks certified as sound and not flaky; others, never certified ones too, are left out and counted",
+    )
     custom_generate_function_path: str = setting("", "module.function in place of the bash agent")
     custom_rm_path: str = setting("", "module.function in place of grading by tests")
     shuffle_rewards: bool = setting(False, "control experiment: permute rewards among attempts before training")

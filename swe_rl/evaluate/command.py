@@ -59,7 +59,9 @@ def evaluate(config: Config) -> dict[str, Any]:
         raise ConfigError(f"--run-dir {folder}: holds a finished evaluation; choose another --run-dir or --run-name")
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "config.yaml", dump_yaml(config))
-    tasks, attempts = choose(load_tasks(config.eval_prompt_data, only_certified=config.only_certified).tasks, config)
+    tasks, attempts = choose(
+        load_tasks(config.eval_prompt_data, only_certified=config.only_certified, with_scripts=True).tasks, config
+    )
     fleet = launch_engines(config, config.hf_checkpoint, log_dir=folder / "logs")
     display = Display(config, total_steps=1)
     try:

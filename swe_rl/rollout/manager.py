@@ -127,5 +127,7 @@ class RolloutManager:
     async def _load(self, path: str, what: str) -> list[Task]:
         if not path:
             raise ConfigError(f"no {what} tasks: set --{'eval-' if what == 'eval' else ''}prompt-data")
-        loaded = await asyncio.to_thread(load_tasks, path, only_certified=self._config.only_certified)
+        loaded = await asyncio.to_thread(
+            load_tasks, path, only_certified=self._config.only_certified, with_scripts=True
+        )
         return loaded.tasks
