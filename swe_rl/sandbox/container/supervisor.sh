@@ -174,7 +174,7 @@ run() {
 }
 
 while :; do
-    read -r verb arguments || continue
+    read -r verb arguments || { nap 1000; continue; } # nobody will write any more: wait without spinning
     case $verb in
         hello) printf 'ready %s\n' "$arguments" ;;
         run) run $arguments ;;
