@@ -30,6 +30,7 @@ from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 from swe_rl.types import Task, Verdict
 
 OUTPUT_LIMIT = 16 << 20
+FAIR_SHARE = 0.5  # of the grading's time; with less of it left for the tests, running out is no verdict
 GRADE_SCRIPT = Path(__file__).with_name("grade.sh")
 SESSION_PROOF = "pytest_session_proof.py"
 CONFTESTS = ":(glob)**/conftest.py"
@@ -53,13 +54,18 @@ async def run_tests(task: Task, policy: PolicyResult, sandbox: Sandbox, deadline
     run = _Run(task, sandbox.workdir)
     folder = f".git/swe-rl-{run.nonce[:16]}"
     await sandbox.upload(f"{folder}/bundle.tar", run.bundle(policy.patch))
+    available = deadline.remaining()
     result = await sandbox.exec(
         run.command(folder),
-        timeout=deadline.remaining(),
+        timeout=available,
         env={"GIT_NO_REPLACE_OBJECTS": "1", "PYTHONHASHSEED": "0"},
         output_limit=OUTPUT_LIMIT,
     )
     grade = run.read(result.output, timed_out=result.timed_out)
+    if grade.verdict is Verdict.TEST_TIMEOUT and available < deadline.seconds * FAIR_SHARE:
+        # The sandbox took the time that the tests should have had: that says nothing about the patch.
+        reason = f"opening the sandbox left the tests {available:.0f} of {deadline.seconds:.0f} s"
+        grade = GradeResult(Verdict.INFRA_ERROR, {**grade.detail, "kind": "DeadlineExceeded", "reason": reason})
     grade.detail = {**policy.detail(), **grade.detail}
     if result.truncated:
         grade.detail["output_truncated"] = True

@@ -13,7 +13,7 @@ from swe_rl.errors import SandboxError, SandboxUnavailable
 from swe_rl.grading.cache import CERTAIN, VerdictCache, cache_key
 from swe_rl.grading.grader import grade_patch
 from swe_rl.grading.verdict import GradeResult
-from swe_rl.types import Verdict
+from swe_rl.types import ExecResult, Verdict
 from tests.grading.lab import FIXED
 
 
@@ -150,3 +150,29 @@ async def test_flaky_and_uncertified_tasks_are_graded_every_time(lab):
         task = replace(lab.task, flaky=flaky)
         await grade_patch(task, lab.files({"calc.py": FIXED}), provider, GradingSettings(), Deadline(9), cache=cache)
     assert cache.metrics()["graded"] == 0
+
+
+class Slow(Broken):
+    """Opens late, and its command runs out of time while the tests run."""
+
+    def __init__(self, delay):
+        super().__init__(None)
+        self.delay = delay
+
+    async def open(self, task, *, deadline, purpose):
+        await asyncio.sleep(self.delay)
+        return self
+
+    async def upload(self, path, data, *, mode=0o644):
+        pass
+
+    async def exec(self, command, *, timeout, **_):
+        nonce = command.split()[0].removeprefix("N=")
+        return ExecResult(124, f"\n{nonce} applied git-apply\n\n{nonce} tests 2\nrunning", timed_out=True)
+
+
+@pytest.mark.parametrize(("delay", "verdict"), [(0.0, Verdict.TEST_TIMEOUT), (0.7, Verdict.INFRA_ERROR)])
+async def test_a_late_sandbox_is_not_a_slow_test(delay, verdict, lab):
+    patch = lab.files({"calc.py": FIXED})
+    result = await grade_patch(lab.task, patch, Slow(delay), GradingSettings(), Deadline(1.0), cache=VerdictCache())
+    assert result.verdict is verdict
