@@ -9,16 +9,27 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiodocker import DockerError
+
 from swe_rl.deadline import Deadline
 from swe_rl.errors import SandboxError
 from swe_rl.sandbox.container.engine import Engine, typed_errors
-from swe_rl.sandbox.container.errors import ContainerGone, EngineRefused, ImageMissing
+from swe_rl.sandbox.container.errors import EngineRefused, ImageMissing
 from swe_rl.sandbox.container.image_names import auth_header, candidates
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 120.0
 RATE_LIMIT_PAUSE = 30.0
-HOPELESS = ("not found", "manifest unknown", "unauthorized", "denied", "invalid reference", "no matching manifest")
+HOPELESS = (
+    "not found",
+    "no basic auth credentials",
+    "authentication required",
+    "manifest unknown",
+    "unauthorized",
+    "denied",
+    "invalid reference",
+    "no matching manifest",
+)
 RATE_LIMIT = ("toomanyrequests", "too many requests", "rate limit", "429")
 
 
@@ -131,19 +142,11 @@ class Puller:
                     "POST", "images/create", {"fromImage": source}, headers=headers, timeout=bound
                 ) as response:
                     async for line in response.content:
-                        self._take(line, source, job)
-            except ContainerGone as error:
-                raise ImageMissing(str(error)) from error
-
-    def _take(self, line: bytes, source: str, job: PullJob) -> None:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            return
-        if message := event.get("error"):
-            hopeless = any(word in message.lower() for word in HOPELESS) and "timeout" not in message.lower()
-            raise ImageMissing(f"{source}: {message}") if hopeless else EngineRefused(502, f"{source}: {message}")
-        job.heard(event)
+                        _take(line, source, job)
+            except DockerError as error:
+                if error.status == 900:
+                    raise
+                raise failure(source, error.message) from error
 
     async def _rename(self, source: str, image: str) -> None:
         name, _, tag = image.rpartition(":")
@@ -152,3 +155,19 @@ class Puller:
                 pass
             async with self._engine.raw("DELETE", f"images/{source}", {"noprune": "1"}):
                 pass
+
+
+def failure(source: str, message: str) -> SandboxError:
+    """ImageMissing where trying again cannot help, else EngineRefused."""
+    hopeless = any(word in message.lower() for word in HOPELESS) and "timeout" not in message.lower()
+    return ImageMissing(f"{source}: {message}") if hopeless else EngineRefused(502, f"{source}: {message}")
+
+
+def _take(line: bytes, source: str, job: PullJob) -> None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return
+    if message := event.get("error"):
+        raise failure(source, message)
+    job.heard(event)
