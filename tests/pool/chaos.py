@@ -32,7 +32,7 @@ class Chaos:
         self._task_file = folder / "task.json"
         self._task_file.write_text(json.dumps(vars(task)))
         self.out = folder / "out"
-        for kind in ("verdicts", "tries", "violations"):
+        for kind in ("verdicts", "tries", "violations", "gradings"):
             (self.out / kind).mkdir(parents=True)
         self.pace = 1.0
         self.nodes: list[ServerProcess] = []

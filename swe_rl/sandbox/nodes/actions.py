@@ -16,18 +16,13 @@ UPLOAD_FOLDER = "/tmp/swe-rl-setup"
 
 
 def setup(host: Host, *, script: Path, package: Path, token: str, flags: list[str]) -> str:
-    """Install engine and exec server by `setup_exec_node.sh`; the token goes through stdin into a file of mode 600."""
+    """Install engine and exec server by `setup_exec_node.sh`; the token goes through stdin, never in an argument."""
     _checked(host, f"mkdir -p {UPLOAD_FOLDER}", 30.0)
     host.put(script.read_bytes(), f"{UPLOAD_FOLDER}/{script.name}", mode=0o755)
     host.put(package.read_bytes(), f"{UPLOAD_FOLDER}/{package.name}", mode=0o644)
-    command = [
-        "bash",
-        f"{UPLOAD_FOLDER}/{script.name}",
-        "--package",
-        f"{UPLOAD_FOLDER}/{package.name}",
-        "--token-stdin",
-    ]
-    output = _checked(host, shlex.join([*command, *flags]), SETUP_SECONDS, stdin=token.encode())
+    words = ["bash", f"{UPLOAD_FOLDER}/{script.name}", "--package", f"{UPLOAD_FOLDER}/{package.name}", *flags]
+    command = f"IFS= read -r SWE_SERVER_TOKEN && export SWE_SERVER_TOKEN && {shlex.join(words)}"
+    output = _checked(host, command, SETUP_SECONDS, stdin=f"{token}\n".encode())
     return output.strip().splitlines()[-1] if output.strip() else "done"
 
 

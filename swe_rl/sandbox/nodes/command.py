@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import tarfile
 import tempfile
@@ -80,7 +81,7 @@ def main(argv: list[str]) -> int:
         script = CHECKOUT / "scripts" / "setup_exec_node.sh"
         if not script.is_file():
             raise UsageError(f"setup needs the checkout's {script}")
-        more = [f"--port={flags.port}", *flags.setup_flags.split()]
+        more = ["--port", str(flags.port), *shlex.split(flags.setup_flags)]
         return _on_each(
             hosts,
             login,
