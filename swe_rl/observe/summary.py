@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -66,7 +66,9 @@ class Totals:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """JSON values (`dataclasses.asdict` would count the items of a Counter instead of copying them)."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Totals:
