@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from swe_rl.errors import DataError
-from swe_rl.tasks.synth.functions import Function, find_functions
+from swe_rl.tasks.synth.functions import Function
 from swe_rl.tasks.synth.layout import code_modules, is_test_module
 from swe_rl.tasks.synth.mutations import Mutation, sample_mutations
 from swe_rl.tasks.synth.source import write_tree
@@ -41,6 +43,7 @@ class Injector:
         self._folder = tempfile.TemporaryDirectory(prefix="swe-rl-synth-")
         self.root = Path(self._folder.name).resolve()
         write_tree(tree, self.root)
+        self._stamp = int(time.time())
         self.server = TestServer(python, self.root)
         self.baseline = self._baseline()
 
@@ -83,16 +86,22 @@ class Injector:
             return None
         test_file = _most_common([name.split("::")[0] for name in reached])
         chosen = self.chosen_tests(test_file, [name for name in reached if name.split("::")[0] == test_file])
-        (self.root / path).write_text(mutation.apply(source))
+        self._write(path, mutation.apply(source).encode())
         try:
             run = self.server.run(chosen, timeout=MUTANT_TIMEOUT)
         finally:
-            (self.root / path).write_bytes(self.tree[path])
+            self._write(path, self.tree[path])
         failing = [name for name in chosen if run.tests.get(name) == "failed"]
         passing = [name for name in chosen if run.tests.get(name) == "passed"]
         if run.timed_out or not failing or not passing or len(failing) + len(passing) < len(chosen):
             return None
         return Bug(path, mutation, test_file, tuple(failing), tuple(passing), run.failures.get(failing[0]))
+
+    def _write(self, path: str, data: bytes) -> None:
+        """Write a module with a new time stamp: bytecode caches go by size and whole seconds."""
+        (self.root / path).write_bytes(data)
+        self._stamp += 2
+        os.utime(self.root / path, (self._stamp, self._stamp))
 
     def chosen_tests(self, test_file: str, reached: list[str]) -> list[str]:
         """The tests of one module that a task runs: those that reach the function, and some that do not."""

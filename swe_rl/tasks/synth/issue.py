@@ -10,9 +10,9 @@ import random
 from swe_rl.tasks.synth.edit import Edit
 
 LEVELS = ("L1", "L2", "L3")
-WHERE = "The code is lines $R of $F; its line k is line $((N+k))."
-_L1 = ("Line {line} of `{name}` is wrong: `{old}` should be `{new}`.", "`{name}`, line {line}: change `{old}` to `{new}`.")
-_L2 = ("`{name}` is wrong: `{old}` should be `{new}`.", "`{name}`: change `{old}` to `{new}`.")
+WHERE = "The code is lines $R of $F; N is the number of the line before."
+_L1 = ("`{name}` is wrong in line N+{line}: s|{old}|{new}|", "N+{line} of `{name}` needs s|{old}|{new}|")
+_L2 = ("`{name}` is wrong: s|{old}|{new}|", "`{name}` needs s|{old}|{new}|")
 _L3 = ("`{name}` is wrong: {test} fails.", "{test} fails because of a bug in `{name}`.")
 
 

@@ -39,7 +39,7 @@ class TestServer:
 
     def __init__(self, python: str, root: Path) -> None:
         env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(root), "LANG": "C.UTF-8", "TZ": "UTC"}
-        env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0"}
         self._process = subprocess.Popen(
             [python, "-s", "-P", str(SERVER)],
             cwd=root,

@@ -24,7 +24,7 @@ class Recorder:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item):
-        called = set()
+        called, started = set(), time.process_time()
 
         def profile(frame, event, argument):
             if event == "call":
@@ -34,6 +34,7 @@ class Recorder:
             sys.setprofile(profile)
         yield
         sys.setprofile(None)
+        self.seconds[item.nodeid] = time.process_time() - started  # of the CPU: a busy machine changes nothing
         if self.trace:
             prefix = self.root + "/"
             inside = sorted((f[len(prefix) :], line) for f, line in called if f.startswith(prefix))
@@ -44,7 +45,6 @@ class Recorder:
         outcome = yield
         report = outcome.get_result()
         name = item.nodeid
-        self.seconds[name] = self.seconds.get(name, 0.0) + report.duration
         if report.when == "call" or report.outcome != "passed":
             worst = "failed" if "failed" in (self.tests.get(name), report.outcome) else report.outcome
             self.tests[name] = "skipped" if hasattr(report, "wasxfail") else worst

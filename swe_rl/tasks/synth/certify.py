@@ -1,0 +1,59 @@
+"""Certify recipes: the gold patch must resolve its task every time, the untouched repository never."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from pathlib import Path
+
+from rich.progress import Progress
+
+from swe_rl.config import Config
+from swe_rl.deadline import Deadline
+from swe_rl.grading.grader import grade_empty, grade_patch
+from swe_rl.sandbox.protocol import SandboxProvider
+from swe_rl.sandbox.provider import open_provider
+from swe_rl.tasks.synth.recipe import Recipe, build_task
+from swe_rl.types import Task, Verdict
+
+GOLD_RUNS = 3
+GRADE_TIMEOUT = 180.0
+
+
+async def certify_task(task: Task, provider: SandboxProvider, settings: Config) -> tuple[bool, bool]:
+    """(certified, flaky) of one task by the real grader, in fresh sandboxes, without remembered verdicts."""
+    task = dataclasses.replace(task, flaky=None, certified=None)
+    gold = [
+        (await grade_patch(task, task.patch.encode(), provider, settings, Deadline(GRADE_TIMEOUT))).verdict
+        for _ in range(GOLD_RUNS)
+    ]
+    resolved = gold.count(Verdict.RESOLVED)
+    if resolved < GOLD_RUNS:
+        return False, resolved > 0
+    empty = (await grade_empty(task, provider, Deadline(GRADE_TIMEOUT))).verdict
+    return empty is Verdict.UNRESOLVED, False
+
+
+def certify_recipes(recipes: list[Recipe], tree: dict[str, bytes], out: Path, package: str) -> bool:
+    """Certify those recipes that never were, in place; returns whether anything changed."""
+    waiting = [index for index, recipe in enumerate(recipes) if recipe.certified is None]
+    if waiting:
+        asyncio.run(_certify(waiting, recipes, tree, out, package))
+    return bool(waiting)
+
+
+async def _certify(waiting: list[int], recipes: list[Recipe], tree: dict[str, bytes], out: Path, package: str) -> None:
+    settings = Config(verdict_cache=False)
+    provider = await open_provider(settings)
+    try:
+        with Progress(disable=not sys.stderr.isatty()) as progress:
+            bar = progress.add_task(f"certify {package}", total=len(waiting))
+            for index in waiting:
+                recipe = recipes[index]
+                task = build_task(recipe, tree, (out / "archives" / f"{recipe.id}.tar").resolve(), package=package)
+                certified, flaky = await certify_task(task, provider, settings)
+                recipes[index] = dataclasses.replace(recipe, certified=certified, flaky=flaky)
+                progress.advance(bar)
+    finally:
+        await provider.aclose()
