@@ -32,9 +32,17 @@ def build_parser() -> argparse.ArgumentParser:
     add("--out", required=True, help="folder for tasks.jsonl and archives/")
     add("--count", type=int, default=30, help="tasks to make (default 30)")
     add("--per-function", type=int, default=2, help="most bugs tried in one function (default 2)")
-    add("--levels", default="L1,L2,L3", help="issue levels in turn: L1 line and change, L2 change, L3 symptom (default all)")
+    add(
+        "--levels",
+        default="L1,L2,L3",
+        help="issue levels in turn: L1 line and change, L2 change, L3 symptom (default all)",
+    )
     add("--kinds", default="", help="only these kinds of bug, comma-separated (default all)")
-    add("--simple", action="store_true", help="only one-token bugs in functions of at most 9 lines, as in the quickstart")
+    add(
+        "--simple",
+        action="store_true",
+        help="only one-token bugs in functions of at most 9 lines, as in the quickstart",
+    )
     add("--seed", type=int, default=1, help="which bugs, which words (default 1)")
     add("--python", default="", help="interpreter that runs the tests (default: the sandboxes' own, with pytest only)")
     add("--cache", default="~/.cache/swe-rl/sdists", help="folder of downloaded sdists")
@@ -50,7 +58,9 @@ def make_recipes(
         bar = progress.add_task(package, total=count)
         for bug in find_bugs(injector, seed=seed, count=count, **options):  # type: ignore[arg-type]
             level = levels[len(recipes) % len(levels)]
-            name = f"{package}__{bug.mutation.function.name}-{bug.mutation.kind}-{bug.mutation.start}-{bug.mutation.new}"
+            name = (
+                f"{package}__{bug.mutation.function.name}-{bug.mutation.kind}-{bug.mutation.start}-{bug.mutation.new}"
+            )
             safe = "".join(c if c.isalnum() or c in "_-." else f"x{ord(c):x}" for c in name)
             recipes.append(Recipe.of(bug, id=safe[:120], level=level, seed=seed))
             progress.update(bar, completed=len(recipes))

@@ -7,7 +7,7 @@ The idea (procedural modifiers) is SWE-smith's, arXiv:2504.21798; the kinds here
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
@@ -63,7 +63,7 @@ class _Finder(cst.CSTVisitor):
         self.code_of = code_of
         self.proposals: list[Proposal] = []
 
-    def _swap(self, kind: str, node: cst.CSTNode, table: dict[str, tuple[str, ...]]) -> None:
+    def _swap(self, kind: str, node: cst.CSTNode, table: Mapping[str, tuple[str, ...]]) -> None:
         self.proposals += [(kind, node, new) for new in table.get(" ".join(self.code_of(node).split()), ())]
 
     def visit_ComparisonTarget(self, node: cst.ComparisonTarget) -> None:

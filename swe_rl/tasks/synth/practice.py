@@ -93,7 +93,7 @@ def drill(words: list[str], rng: random.Random) -> Snippet:
         lines.append("".join(parts).rstrip())
     while True:
         index = rng.randrange(len(lines))
-        pieces = [m for m in re.finditer(r"\w+|[<=+]+", lines[index])]
+        pieces = list(re.finditer(r"\w+|[<=+]+", lines[index]))
         piece = rng.choice(pieces)
         new = rng.choice((rng.choice(words), rng.choice(["<=", "1", "3", "-", "not", "!=", ">"])))
         edit = shortest_edit(lines[index], piece.start(), piece.end(), new, index + 1)
@@ -101,10 +101,11 @@ def drill(words: list[str], rng: random.Random) -> Snippet:
             return Snippet(rng.choice(words), tuple(lines), edit, "drill")
 
 
-KEYWORDS = set(
-    "def return if else elif for in not and or is None True False while try except finally raise with as lambda yield from import"
-    " class pass break continue self len range list tuple dict set str int isinstance".split()
-)
+_KEYWORDS = """
+    def return if else elif for in not and or is None True False while try except finally raise with as lambda yield from import
+    class pass break continue self len range list tuple dict set str int isinstance
+"""
+KEYWORDS = set(_KEYWORDS.split())
 
 
 BATCH = 64  # snippets whose commands share one bash process
@@ -127,7 +128,13 @@ def execute(snippets: list[Snippet], rng: random.Random) -> list[Executed]:
             script.append(f"F={index}.py N={offset} R={offset + 1},{offset + len(lines)}")
             script += [f"{command}\nprintf '{MARK}'" for command in _commands(snippet)]
         done = subprocess.run(
-            ["bash", "-s"], input="\n".join(script), cwd=folder, capture_output=True, text=True, timeout=120, check=False
+            ["bash", "-s"],
+            input="\n".join(script),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         outputs = done.stdout.split(MARK)
         if done.returncode or len(outputs) != 3 * len(snippets) + 1:

@@ -58,9 +58,13 @@ class PackageRecipes:
 
     def sdist(self, cache: Path) -> Path:
         """The package's sdist, downloaded by pip unless it is there. Raises DataError where its hash is another."""
-        file = cached_sdist(self.package, self.version, cache) or download_sdist(f"{self.package}=={self.version}", cache)
+        file = cached_sdist(self.package, self.version, cache) or download_sdist(
+            f"{self.package}=={self.version}", cache
+        )
         if self.sha256 and sha256(file) != self.sha256:
-            raise DataError(f"{file}: sha256 is {sha256(file)}, the recipes were made from {self.sha256}; remove the file")
+            raise DataError(
+                f"{file}: sha256 is {sha256(file)}, the recipes were made from {self.sha256}; remove the file"
+            )
         return file
 
 
@@ -140,7 +144,9 @@ def make(packages: list[dict[str, Any]], folder: Path, cache: Path, seed: int) -
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="data/quickstart/build.sh", description=__doc__)
     parser.add_argument("--out", default=str(ROOT / "build"), help="where tasks and archives go (default %(default)s)")
-    parser.add_argument("--cache", default=str(ROOT / "build" / "sdists"), help="folder of sdists (default %(default)s)")
+    parser.add_argument(
+        "--cache", default=str(ROOT / "build" / "sdists"), help="folder of sdists (default %(default)s)"
+    )
     parser.add_argument("--make", action="store_true", help="find bugs for the packages that have no recipes yet")
     parser.add_argument("--certify", action="store_true", help="grade gold and empty patches; record it in the recipes")
     parser.add_argument("--seed", type=int, default=1, help="of --make (default 1)")

@@ -87,7 +87,7 @@ def build_task(recipe: Recipe, tree: dict[str, bytes], archive: Path, *, package
     buggy = mutation.apply(source)
     function = mutation.function
     edit = gold_edit(mutation, buggy)
-    test_files = [path for path in _support_files(tree, recipe)]
+    test_files = list(_support_files(tree, recipe))
     commit = build_archive(hidden_tree(tree, recipe.path, buggy), archive)
     return Task(
         instance_id=recipe.id,

@@ -66,7 +66,9 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 def git(folder: Path, *arguments: str) -> str:
     """Run git in `folder` with a fixed identity and none of the user's settings. Raises DataError if it fails."""
     env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1", **IDENTITY}
-    done = subprocess.run(["git", *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode:
         raise DataError(f"git {arguments[0]} failed: {done.stderr.strip()[-300:]}")
     return done.stdout.strip()

@@ -17,7 +17,18 @@ from swe_rl.errors import DataError, UsageError
 DOWNLOAD_TIMEOUT = 180.0
 _PACKAGE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:==([A-Za-z0-9.!+_-]+))?")
 # Nothing that a task needs, and what would make archives large.
-LEFT_OUT = {"docs", "doc", "examples", "example", "benchmarks", "benchmark", ".github", ".git", "__pycache__", ".circleci"}
+LEFT_OUT = {
+    "docs",
+    "doc",
+    "examples",
+    "example",
+    "benchmarks",
+    "benchmark",
+    ".github",
+    ".git",
+    "__pycache__",
+    ".circleci",
+}
 MAX_FILE_BYTES = 400_000
 
 
@@ -49,11 +60,25 @@ def download_sdist(spec: str, cache: Path) -> Path:
     """Let pip download one sdist, from wherever its configuration says."""
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", folder, spec]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--dest",
+            folder,
+            spec,
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT, check=False)
         except subprocess.TimeoutExpired as error:
-            raise DataError(f"pip did not download {spec} within {DOWNLOAD_TIMEOUT:.0f} s; is there a network?") from error
+            raise DataError(
+                f"pip did not download {spec} within {DOWNLOAD_TIMEOUT:.0f} s; is there a network?"
+            ) from error
         files = [*Path(folder).glob("*.tar.gz")]
         if done.returncode or len(files) != 1:
             lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()[-1:]
@@ -81,7 +106,9 @@ def read_tree(source: Path) -> dict[str, bytes]:
 
 def _wanted(path: str) -> bool:
     parts = PurePosixPath(path).parts
-    return not (LEFT_OUT & set(parts)) and not any(p.endswith((".egg-info", ".pyc")) for p in parts) and path != "PKG-INFO"
+    return (
+        not (LEFT_OUT & set(parts)) and not any(p.endswith((".egg-info", ".pyc")) for p in parts) and path != "PKG-INFO"
+    )
 
 
 def _folder_files(folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -5,12 +5,15 @@ answers are JSON lines on stdin and stdout. With "trace", the answer also says w
 a mutant needs only the tests that reach it.
 """
 
+import contextlib
 import json
 import os
 import select
 import signal
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,15 +21,19 @@ import pytest
 class Recorder:
     """pytest plugin: outcome, seconds, failing line and called functions of each test."""
 
-    def __init__(self, root, trace):
+    def __init__(self, root: str, trace: bool) -> None:
         self.root, self.trace = root, trace
-        self.tests, self.seconds, self.failures, self.calls = {}, {}, {}, {}
+        self.tests: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
+        self.failures: dict[str, list[Any]] = {}
+        self.calls: dict[str, list[Any]] = {}
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item):
-        called, started = set(), time.process_time()
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        called: set[tuple[str, int]] = set()
+        started = time.process_time()
 
-        def profile(frame, event, argument):
+        def profile(frame: Any, event: str, argument: Any) -> None:
             if event == "call":
                 called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
@@ -41,7 +48,7 @@ class Recorder:
             self.calls[item.nodeid] = inside
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_makereport(self, item, call):
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         outcome = yield
         report = outcome.get_result()
         name = item.nodeid
@@ -55,7 +62,7 @@ class Recorder:
                 self.failures[name] = [test_file[len(self.root) + 1 :], entries[-1].lineno + 1]
 
 
-def run(request, answer_fd):
+def run(request: dict[str, Any], answer_fd: int) -> None:
     import resource
 
     os.setsid()
@@ -65,8 +72,9 @@ def run(request, answer_fd):
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    recorder = Recorder(os.getcwd(), request.get("trace", False))
-    for path in reversed([os.path.join(os.getcwd(), "src"), os.getcwd()]):
+    root = Path.cwd()
+    recorder = Recorder(str(root), request.get("trace", False))
+    for path in (str(root), str(root / "src")):
         sys.path.insert(0, path)
     fixed = ["-p", "no:cacheprovider", "-p", "no:terminal", "-o", "addopts="]
     code = pytest.main([*fixed, *request["arguments"]], plugins=[recorder])
@@ -76,7 +84,7 @@ def run(request, answer_fd):
     os._exit(0)
 
 
-def serve(request):
+def serve(request: dict[str, Any]) -> dict[str, Any]:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -98,10 +106,8 @@ def serve(request):
             break
         data += chunk
     os.close(read)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     os.waitpid(child, 0)
     if timed_out or not data:
         return {"exit": -1, "timed_out": timed_out, "tests": {}, "seconds": {}, "failures": {}, "calls": {}}
