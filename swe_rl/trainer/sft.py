@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from swe_rl.errors import DataError, UsageError
+from swe_rl.trainer.sft_copy import copy_batch
 from swe_rl.trainer.sft_data import Batch, Demonstrations, load_demonstrations
+
+COPY_LENGTH = 96  # tokens of one copy drill
+RESERVED = 3  # special tokens stay out of copy drills
 
 
 def schedule(step: int, total: int, warmup: int, peak: float, floor: float) -> float:
@@ -107,6 +112,10 @@ class SftRun:
             batch = self.data.batch(self.batches[self.step], args.context_weight)
             loss, answer_loss = weighted_loss(self.model, batch)
             loss.backward()
+            if args.copy_rows:
+                rng = random.Random(f"{args.seed}:{self.step}")
+                drill = copy_batch(args.copy_rows, COPY_LENGTH, self.model.config.vocab_size, RESERVED, rng)
+                weighted_loss(self.model, drill)[0].backward()
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), args.clip_grad)
             if not torch.isfinite(norm):
                 raise DataError(f"sft: the gradient is not finite at step {self.step}; lower --lr (now {args.lr})")
@@ -152,6 +161,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--context-weight", type=float, default=0.1, help="weight of tokens that are not answers, below 1 (default 0.1)"
     )
+    add("--copy-rows", type=int, default=0, help="copy drills of 96 random tokens added to each step (default 0)")
     add("--weight-decay", type=float, default=0.05, help="AdamW weight decay of matrices (default 0.05)")
     add("--clip-grad", type=float, default=1.0, help="gradient norm bound (default 1)")
     add("--seed", type=int, default=1, help="order of the data (default 1)")
