@@ -61,7 +61,7 @@ async def run_tests(task: Task, policy: PolicyResult, sandbox: Sandbox, deadline
         env={"GIT_NO_REPLACE_OBJECTS": "1", "PYTHONHASHSEED": "0"},
         output_limit=OUTPUT_LIMIT,
     )
-    grade = run.read(result.output, timed_out=result.timed_out)
+    grade = run.read(result.output, result.returncode, timed_out=result.timed_out)
     if grade.verdict is Verdict.TEST_TIMEOUT and available < deadline.seconds * FAIR_SHARE:
         # The sandbox took the time that the tests should have had: that says nothing about the patch.
         reason = f"opening the sandbox left the tests {available:.0f} of {deadline.seconds:.0f} s"
@@ -129,7 +129,7 @@ class _Run:
         base = self.task.base_commit if re.fullmatch(r"[0-9a-fA-F]{7,64}", self.task.base_commit) else ""
         return f"N={self.nonce} D={folder} BASE={base} RUN={run} PY={python} SESSION={self.session}\n{_grade_script()}"
 
-    def read(self, output: str, *, timed_out: bool) -> GradeResult:
+    def read(self, output: str, returncode: int, *, timed_out: bool) -> GradeResult:
         """The verdict from everything the command printed."""
         said: dict[str, str] = dict(re.findall(rf"^{self.nonce} (\w+) ?(.*)$", output, re.MULTILINE))
         detail: dict[str, object] = {"applied_by": said["applied"]} if "applied" in said else {}
@@ -146,6 +146,9 @@ class _Run:
         if timed_out:
             return GradeResult(Verdict.TEST_TIMEOUT, {**detail, "reason": "the tests ran past their time"}, output=log)
         if not ended or not ("same" in said or "changed" in said):
+            if returncode == 0:
+                # The shell came to its end and said so: what it said was lost on the way, which is nobody's verdict.
+                raise InfraError(f"the end of the grader's output is missing: {log[-300:]!r}")
             # The code under test ended the shell above it; a sandbox that dies raises SandboxError instead.
             return GradeResult(
                 Verdict.UNRESOLVED, {**detail, "reason": "the test run was ended from inside"}, output=log

@@ -8,25 +8,31 @@
 #   out:  ready ID\n
 #         done ID RETURNCODE TIMED_OUT MS HEAD_BYTES TAIL_BYTES TOTAL_BYTES\n, then the bytes of head and tail
 #
-# A command's output goes through a pipe into files (the first HEAD, whole KiB, and the last TAIL bytes), never onto the
-# control stream, so nothing that is printed can be taken for an answer. Arguments: FOLDER (a private tmpfs) PIDS_LIMIT
+# A command's output goes through a pipe, read here while it is short, else by `cat` into a file (the first HEAD, whole KiB,
+# and the last TAIL bytes), never onto the control stream: nothing that is printed can be taken for an answer. A command
+# that prints little costs one process, its own. Arguments: FOLDER (a private tmpfs) PIDS_LIMIT
 
 exec 2>/dev/null
-folder=$1 pids_limit=$2 drain= drain_head= login=
+folder=$1 pids_limit=$2 login=
 umask 022
 if [[ -v LC_ALL ]]; then locale=("LC_ALL=$LC_ALL"); else locale=(-u LC_ALL); fi
 LC_ALL=C # lengths are bytes
 # Signals that bash would end on; a trap, unlike ignoring them, is not handed down to commands.
 trap : HUP INT QUIT ILL TRAP ABRT FPE BUS SEGV SYS PIPE ALRM TERM XCPU XFSZ VTALRM PROF IO USR1 USR2
-cd "$folder" && mkfifo never output middle && exec 4<>never || exit 1
+cd "$folder" && mkfifo never output middle bell && exec 4<>never || exit 1
 
 milliseconds() { # -> $now; bash before 5.0 has whole seconds only
     if [[ ${EPOCHREALTIME-} ]]; then now=$((${EPOCHREALTIME/[.,]/} / 1000)); else now=$((SECONDS * 1000)); fi
 }
 
+fraction() { # fraction MS -> $seconds, as `read -t` takes them
+    seconds=00$1
+    seconds=$(($1 / 1000)).${seconds: -3}
+}
+
 nap() { # nap MS: sleep without a process (nothing is ever written to `never`)
-    local fraction=00$1
-    read -r -t "$(($1 / 1000)).${fraction: -3}" -u 4
+    fraction "$1"
+    read -r -t "$seconds" -u 4
 }
 
 await() { # await PID UNTIL_MS: 0 once the child is gone, 1 at the deadline; looks often at first, then ever more rarely
@@ -38,7 +44,6 @@ await() { # await PID UNTIL_MS: 0 once the child is gone, 1 at the deadline; loo
         ((now < $2)) || return 1
         slice=$(((now - started) / 8 + 1))
         nap $((slice < 100 ? slice : 100))
-        kill -0 "$drain" || overflow
     done
     return 0
 }
@@ -58,8 +63,11 @@ make_room() { # left-over daemons must not starve the next command of processes
 }
 
 end_session() { # end_session SID: kill what is left of a command that has ended; a daemon (new session) may stay
-    local stat line found try
+    local stat line found try count
     kill -KILL -- "-$1"
+    processes
+    if [[ $drain ]] && kill -0 "$drain"; then ((count--)); fi
+    ((count == 1)) && return # nobody but this shell
     for ((try = 0; try < 50; try++)); do
         found=
         for stat in /proc/[0-9]*/stat; do
@@ -73,46 +81,118 @@ end_session() { # end_session SID: kill what is left of a command that has ended
     kill -KILL -1
 }
 
-# Output. The pipe is a FIFO opened anew for each command. A file size limit makes `cat` stop at the head's end; unlike
-# `head` and `dd` it writes all it has read at once and counts bytes, so that ending it early loses nothing.
+# Output. What is read here byte by byte must be little: bash tells NUL apart only so. The bulk goes to `cat`, which a file
+# size limit stops at the head's end; unlike `head` and `dd` it writes all it has read at once, so that nothing is lost
+# between two readers. The end of the output, or of its reader, ends the wait at once: both close a pipe.
 
-prepare() { # prepare HEAD: the pipe (5 reads, 7 writes) and its first reader; done before the next command comes
-    kill -KILL "$drain" && wait "$drain" # one that was prepared for another size
+SMALL=128
+
+open_output() { # descriptor 5 reads, 7 writes
+    [[ -p output && -p middle && -p bell ]] || { rm -rf output middle bell && mkfifo output middle bell; }
     exec 5<&- 7>&- 6<>output 5<output 7>output 6>&-
-    : >head >tail >passed
-    (ulimit -c 0 && ulimit -f $(($1 / 1024)) && exec cat >head) <&5 4>&- 5<&- 7>&- &
-    drain=$! drain_head=$1 overflown=
+    text='' drain='' overflown='' ended=''
 }
 
-overflow() { # the head is full: pass the rest through `tail`, and let dd report how much that was
-    local count
-    processes
-    [[ $overflown ]] || ((count > pids_limit - 8)) && return
-    wait "$drain"
-    (($? == 153)) || return # 128 + SIGXFSZ
-    overflown=1
-    tail -c "$drain_tail" <middle >tail 4>&- 5<&- 7>&- &
-    tail_pid=$!
-    dd bs=65536 <&5 >middle 2>passed 4>&- 5<&- 7>&- &
+read_small() { # read_small MS: wait so long for output or its end
+    local piece='' room=$((SMALL - ${#text})) status
+    fraction "$1"
+    IFS= read -r -d '' -n "$room" -t "$seconds" -u 5 piece
+    status=$?
+    text+=$piece
+    if ((status == 1)); then ended=1; fi
+    ((status == 0)) || return
+    printf %s "$text" >head
+    ((${#piece} == room)) || printf '\0' >>head
+    text=
+    start_cat
+}
+
+start_cat() {
+    exec 8<>bell 6<bell
+    (ulimit -c 0 && ulimit -f $((head / 1024)) && exec cat >>head) <&5 4>&- 5<&- 6<&- 7>&- &
     drain=$!
+    exec 8>&-
 }
 
-finish_output() { # a daemon that still holds the pipe must not hold the answer
-    milliseconds
-    if ! await "$drain" $((now + 300)); then
-        kill -INT "$drain"
-        rm output && mkfifo output
+tend_drain() { # its reader may have ended: at the end of the output, at the head's end, or killed by the command
+    local count status
+    kill -0 "$drain" && return
+    processes
+    ((count > pids_limit - 8)) && { nap 10; return; }
+    wait "$drain"
+    status=$?
+    if ((status == 0 || status == 1)) || [[ $overflown ]]; then # 1: it cannot write any more
+        ended=1
+    elif ((status == 153)); then # 128 + SIGXFSZ: pass the rest through `tail`, and let dd report how much that was
+        overflown=1
+        : >passed
+        tail -c "$drain_tail" <middle >tail 4>&- 5<&- 6<&- 7>&- &
+        tail_pid=$!
+        exec 8<>bell
+        dd bs=65536 <&5 >middle 2>passed 4>&- 5<&- 6<&- 7>&- &
+        drain=$!
+        exec 8>&-
+    else
+        start_cat
     fi
+}
+
+collect() { # collect PID UNTIL_MS: take in the output until the child is gone (0) or the deadline (1)
+    local began slice
+    milliseconds
+    began=$now
+    while kill -0 "$1"; do
+        ((now < $2)) || return 1
+        slice=$(((now - began) / 8 + 10))
+        ((slice < 100)) || slice=100
+        ((now + slice <= $2)) || slice=$(($2 - now))
+        if [[ $ended ]]; then
+            await "$1" "$2" # it has closed its output or is about to be gone
+            return
+        elif [[ $drain ]]; then
+            fraction "$slice"
+            read -r -t "$seconds" -u 6
+            tend_drain
+        else
+            read_small "$slice"
+        fi
+        milliseconds
+    done
+    return 0
+}
+
+idle() { # whether the reader has written away all that was in the pipe: it sleeps only when it has nothing to do
+    local stat
+    read -r -t 0 -u 5 && return 1
+    [[ $overflown ]] && read -r -t 0 -u 9 9<>middle && return 1
+    IFS= read -r stat <"/proc/$drain/stat" && [[ ${stat##*) } == S* ]]
+}
+
+finish_output() { # all that was printed up to now; a daemon that still holds the pipe must not hold the answer
+    local until calm=0
+    milliseconds
+    until=$((now + 10000)) # for a daemon that prints without end
+    while [[ ! $ended ]] && ((now < until)); do
+        if [[ ! $drain ]]; then
+            read -r -t 0 -u 5 || break
+            read_small 10
+        else
+            if idle; then ((++calm < 3)) || break; else calm=0; fi
+            fraction $((calm ? 1 : 10))
+            read -r -t "$seconds" -u 6
+            tend_drain
+        fi
+        milliseconds
+    done
+    if [[ ! $ended ]]; then
+        [[ $drain ]] && kill -INT "$drain" && wait "$drain"
+        rm -f output && mkfifo output
+    fi
+    exec 5<&- 6<&-
     if [[ $overflown ]]; then
         milliseconds
         await "$tail_pid" $((now + 3000)) || kill -KILL "$drain" "$tail_pid"
     fi
-}
-
-size() { # size FILE -> $bytes, and the bytes themselves in $text where builtins can print them (small, no NUL)
-    bytes=0 text=
-    [[ -s $1 ]] || return
-    if IFS= read -r -d '' -n 65536 text <"$1" || ((${#text} == 65536)); then bytes=$(wc -c <"$1") text=; else bytes=${#text}; fi
 }
 
 # What a login shell adds (conda and the like) is taken once, and again when a start-up file is newer than the copy.
@@ -127,7 +207,7 @@ dump='{
 login() {
     local file child
     for file in "${startup[@]}"; do [[ $file -nt login ]] && login=; done
-    [[ $login ]] && return
+    [[ $login && -f login ]] && return
     : >login.new
     env "${locale[@]}" setsid "$BASH" -lc "$dump" 9>login.new </dev/null >/dev/null 4>&- 5<&- 7>&- &
     child=$!
@@ -144,33 +224,33 @@ runner='unset BASH_ENV OLDPWD; . ./login; exec 3<command; eval "$1"; set --; IFS
 
 run() {
     local id=$1 timeout=$2 head=$3 drain_tail=$4 preamble='' command=''
-    local child started rc expired=0 tail=0 total=0 bytes text line
+    local child started rc expired=0 bytes tail=0 total=0 line text drain overflown ended tail_pid
     IFS= read -r -N "$5" preamble
     if [[ $7 == head ]]; then head -c "$6" >command; else IFS= read -r -N "$6" command && printf %s "$command" >command; fi
-    [[ $drain_head == "$head" ]] && kill -0 "$drain" || prepare "$head"
+    open_output
     login
     milliseconds
     started=$now
     BASH_ENV= setsid "$BASH" --norc --noprofile -c "$runner" bash "$preamble" </dev/null >&7 2>&1 4>&- 5<&- 7>&- &
     child=$!
     exec 7>&-
-    await "$child" $((started + timeout)) || expired=1
+    collect "$child" $((started + timeout)) || expired=1
     end_session "$child"
     wait "$child"
     rc=$?
+    make_room
     finish_output
     ((expired)) && rc=124 && kill -KILL -1
-    if [[ -s tail ]]; then
+    bytes=${#text}
+    [[ $drain ]] && bytes=$(wc -c <head)
+    if [[ $overflown ]]; then
         tail=$(wc -c <tail) total=$tail
         while read -r line; do [[ $line == *bytes* ]] && total=${line%% *}; done <passed
     fi
-    size head
     milliseconds
     printf 'done %s %s %s %s %s %s %s\n' "$id" "$rc" "$expired" $((now - started)) "$bytes" "$tail" $((bytes + total))
-    if [[ $text ]]; then printf %s "$text"; elif ((bytes)); then cat head; fi
+    if [[ $drain ]]; then cat head; else printf %s "$text"; fi
     if ((tail)); then cat tail; fi
-    make_room
-    prepare "$head"
 }
 
 while :; do
