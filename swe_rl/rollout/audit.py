@@ -32,6 +32,10 @@ class TokenAudit:
         """Share of trained tokens that the engine sampled; anything below 1.0 is a fault."""
         return self.sampled / self.trained if self.trained else 1.0
 
+    def untrained(self) -> TokenAudit:
+        """The same tokens of an attempt that is left out of training."""
+        return TokenAudit(dropped=self.dropped + self.trained, retried=self.retried)
+
     def __iadd__(self, other: TokenAudit) -> TokenAudit:
         for name in ("trained", "sampled", "dropped", "retried", "segments"):
             setattr(self, name, getattr(self, name) + getattr(other, name))

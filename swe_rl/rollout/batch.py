@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from swe_rl.grading.cheat_scan import cheat_metrics
 from swe_rl.rollout.audit import TokenAudit
 from swe_rl.rollout.run_one import AttemptResult
 from swe_rl.types import Sample
@@ -83,6 +84,7 @@ def step_metrics(results: Sequence[AttemptResult], kept: Sequence[AttemptResult]
             metrics[f"{prefix}/{name or 'unknown'}"] = count
     for stage, seconds in counts["seconds_by_stage"].items():
         metrics[f"seconds_mean/{stage}"] = seconds / len(results)
+    metrics |= cheat_metrics(result.cheats for result in results)
     versions = [version for result in counting for version in result.weight_versions]
     if versions:
         metrics["weight_version_min"], metrics["weight_version_max"] = min(versions), max(versions)

@@ -50,10 +50,14 @@ class Rollouts:
                 )
             kept = [result for group in groups if self._keeps(group) for result in group if result.counts]
             samples = [sample for result in kept for sample in result.samples]
-            metrics = step_metrics(results, kept)
+            masked = mask_limit_hits(samples, config.mask_limit_hits)
+            for result in kept:
+                if any("masked" in sample.metadata for sample in result.samples):
+                    result.audit = result.audit.untrained()
+            metrics = step_metrics(results, kept) | self.runtime.counters()
             metrics["groups"] = len(groups)
             metrics["groups_kept"] = len({result.group for result in kept})
-            metrics["masked_attempts"] = mask_limit_hits(samples, config.mask_limit_hits)
+            metrics["masked_attempts"] = masked
             metrics["epoch"] = self.source.epoch
             if config.shuffle_rewards:
                 shuffle_rewards(samples, seed=config.seed, step=step)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swe_rl.errors import UsageError
+from swe_rl.grading.cheat_scan import scan_trajectory
+from swe_rl.rollout.attempt import save_attempt
 from swe_rl.rollout.audit import TokenAudit, audit_attempt
 from swe_rl.rollout.functions import RolloutFunctions
 from swe_rl.rollout.ledger import recording
@@ -40,6 +42,7 @@ class AttemptResult:
     cached_tokens: int = 0
     retries: int = 0
     verdict_from_cache: bool = False
+    cheats: list[str] = field(default_factory=list)  # kinds of known cheats that were seen, see grading.cheat_scan
     timings: dict[str, float] = field(default_factory=dict)
     weight_versions: list[int] = field(default_factory=list)  # sorted, distinct
 
@@ -66,6 +69,7 @@ async def run_one(
                     one.reward = reward
                     one.remove_sample = one.remove_sample or samples[-1].remove_sample
                     one.metadata["verdict"] = samples[-1].metadata.get("verdict") or verdict_of(reward)
+                await _record_custom_verdict(runtime, samples, verdict_of(reward))
         except UsageError:
             raise
         except Exception as exception:
@@ -75,6 +79,14 @@ async def run_one(
                 one.status, one.remove_sample = SampleStatus.FAILED, True
                 one.metadata = {**one.metadata, "traceback": "".join(traceback.format_exception(exception))}
     return _result(runtime, task, sample, samples, audit_attempt(samples, calls, _attempt_id(samples)), started, error)
+
+
+async def _record_custom_verdict(runtime: Runtime, samples: list[Sample], verdict: str) -> None:
+    """A user's reward function does not know of the attempt's folder: its outcome goes there too."""
+    attempt = runtime.recall(_attempt_id(samples))
+    if attempt is not None and attempt.verdict is None:
+        attempt.trajectory.verdict = Verdict(verdict)
+        await save_attempt(runtime, attempt)
 
 
 def _attempt_id(samples: list[Sample]) -> str:
@@ -101,7 +113,7 @@ def _result(
         reward=None if failed else float(last.reward),  # type: ignore[arg-type]
         verdict=verdict,
         exit_status=str(last.metadata.get("exit_status", "infra_error" if failed else "")),
-        audit=TokenAudit(dropped=audit.dropped + audit.trained, retried=audit.retried) if failed else audit,
+        audit=audit.untrained() if failed else audit,
         seconds=time.monotonic() - started,
         attempt_dir=str(last.metadata.get("attempt_dir", "")),
         error=error,
@@ -118,6 +130,7 @@ def _result(
         result.verdict_from_cache = bool(trajectory.verdict_detail.get("cached"))
         result.timings = dict(trajectory.timings)
         result.weight_versions = sorted({v for turn in trajectory.turns for v in turn.weight_versions})
+        result.cheats = sorted({finding.kind for finding in scan_trajectory(trajectory)})
         runtime.forget(attempt.attempt_id)
     for one in samples:  # the task goes no further: a training batch must not carry issue texts and gold patches
         one.metadata = {name: value for name, value in one.metadata.items() if name not in ("instance", "task")}

@@ -22,8 +22,10 @@ from swe_rl.config.rollout import RolloutSettings
 from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.engine.client import EngineClient
 from swe_rl.errors import ConfigError, UsageError
+from swe_rl.grading.cache import shared_cache
 from swe_rl.rollout.ledger import RecordingEngine
 from swe_rl.rollout.progress import StageCounts
+from swe_rl.sandbox.hardening import HardenedProvider
 from swe_rl.sandbox.protocol import SandboxProvider
 from swe_rl.sandbox.provider import open_provider
 
@@ -63,6 +65,13 @@ class Runtime:
 
     def forget(self, attempt_id: str) -> None:
         self._attempts.pop(attempt_id, None)
+
+    def counters(self) -> dict[str, float]:
+        """Counts since the process started: verdicts shared by equal patches, sandboxes whose future history was hidden."""
+        counts = {f"verdict_cache/{name}": value for name, value in shared_cache.metrics().items()}
+        if isinstance(self.provider, HardenedProvider):
+            counts |= {f"history/{state}": float(count) for state, count in self.provider.counts.items()}
+        return counts
 
     async def aclose(self) -> None:
         """Close sandboxes and connections."""
