@@ -82,9 +82,17 @@ def test_files_of_tests_in_a_patch(lab):
     assert {finding.kind for finding in findings} == {"edits_tests", "edits_test_config"}
 
 
+def test_no_command_or_patch_takes_long_to_scan():
+    """Lines made for backtracking: unbounded, these would take hours (the suite's time limit is the bound here)."""
+    commands = [("git log " * 100_000), "git update-index " * 100_000, ("git cat-file " * 30 + "\n") * 5_000]
+    assert {finding.kind for finding in scan_commands(TASK, [*commands, "git log --all"])} == {"reads_git_history"}
+    patch = b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -0,0 +1 @@\n+" + b"1" * 1_000_000 + b"\n"
+    assert scan_patch(TASK, patch) == []
+
+
 def test_metrics_name_every_kind():
     findings = scan_commands(TASK, ["git log --all", "git reflog"])
-    metrics = cheat_metrics([findings, []])
+    metrics = cheat_metrics([[finding.kind for finding in findings], []])
     assert set(metrics) == {f"cheat/{kind}" for kind in (*KINDS, "any")}
     assert metrics["cheat/reads_git_history"] == metrics["cheat/any"] == 0.5
     assert metrics["cheat/fetches_url"] == 0.0

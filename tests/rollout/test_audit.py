@@ -63,6 +63,11 @@ def test_tokens_trained_twice_or_never():
     assert audit_attempt([], CALLS, "a").dropped == 5
 
 
+def test_what_is_left_out_of_training_is_not_counted_as_trained():
+    audit = audit_attempt([sample()], [*CALLS, call([1], [2], rid="before-t0")], "a").untrained()
+    assert (audit.trained, audit.sampled, audit.dropped, audit.retried, audit.segments) == (0, 0, 5, 1, 0)
+
+
 def test_earlier_starts_and_forks_are_counted_apart():
     fork = sample(tokens=[1, 7, 8], response_length=1, loss_mask=[1], rollout_log_probs=[-0.5])
     fork.metadata = {"fork_cause": "context_dropped"}

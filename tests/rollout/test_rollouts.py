@@ -21,11 +21,13 @@ SMALL = {"rollout_batch_size": 2, "n_samples_per_prompt": 2, "swe_agent_config":
 
 
 class Policy(ScriptedEngine):
-    """Solves attempt i of group g when `solves(g, i)`; fails with an EngineError when `fails(g, i)`. Stateless in itself:
-    attempts run concurrently, so the answer follows from the routing key and the number of turns before."""
+    """Solves attempt i of group g when `solves(g, i)`, fails with an EngineError when `fails(g, i)`, cheats unless
+    `honest(g, i)`. Stateless in itself: attempts run concurrently, so the answer follows from the routing key and the
+    number of turns before."""
 
     solves = staticmethod(lambda group, index: index == 0)
     fails = staticmethod(lambda group, index: False)
+    honest = staticmethod(lambda group, index: True)
     delay = 0.0
     running = most = 0
 
@@ -41,7 +43,9 @@ class Policy(ScriptedEngine):
             await asyncio.sleep(self.delay)
         finally:
             self.running -= 1
-        text = bash(FIX_COMMAND if self.solves(*place) else "true") if turn == 0 else bash(SUBMIT_COMMAND)
+        first = FIX_COMMAND if self.solves(*place) else "true"
+        first = first if self.honest(*place) else f"git log --all; {first}"
+        text = bash(first if turn == 0 else SUBMIT_COMMAND)
         player = ScriptedEngine(self.tokenizer, [text])
         self.params.append(sampling_params)
         return await player.generate(input_ids, sampling_params, rid=rid)
@@ -187,6 +191,19 @@ async def test_controls_and_masks(make_rollouts):
     assert sorted(s.reward for s in batch.samples) == [0.0, 0.0, 1.0, 1.0]
     assert [s.metadata["true_reward"] for s in batch.samples] == [1.0, 0.0, 1.0, 0.0]
     assert batch.metrics["masked_attempts"] == 4 and not any(any(s.loss_mask) for s in batch.samples)
+    assert batch.counts["trained_tokens"] == batch.counts["segments"] == 0  # what is masked does not train
+    assert batch.counts["dropped_tokens"] == batch.metrics["sampled_tokens"] > 0
+
+
+async def test_shared_verdicts_hidden_history_and_cheats_are_in_the_metrics(make_rollouts, tokenizer):
+    policy = Policy(tokenizer, [])
+    policy.solves = lambda group, index: True
+    policy.honest = lambda group, index: (group, index) != (1, 0)
+    rollouts, _, _ = await make_rollouts(policy, dynamic_sampling=False)
+    metrics = (await rollouts.rollout(0)).metrics
+    assert metrics["verdict_cache/graded"] == 2 and metrics["verdict_cache/cache_share"] == 0.5
+    assert sum(value for name, value in metrics.items() if name.startswith("history/")) > 0
+    assert metrics["cheat/reads_git_history"] == metrics["cheat/any"] == 0.25 and metrics["cheat/fetches_url"] == 0.0
 
 
 class TestCustomFunctions:
