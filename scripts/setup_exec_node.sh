@@ -52,7 +52,7 @@ fi
 [ -x "$PREFIX/venv/bin/python" ] || run python3 -m venv "$PREFIX/venv"
 # Only what the exec server imports: the trainer's libraries (ray, transformers; 1 GB and more) have no business on a node.
 run "$PREFIX/venv/bin/python" -m pip install --quiet "aiohttp>=3.10,<4" "aiodocker>=0.24,<1" "pydantic>=2.9,<3" "pyyaml>=6" \
-    "prometheus-client>=0.20" "psutil>=5.9" "unidiff>=0.7.5" "rich>=13.7" packaging
+    "prometheus-client>=0.20" "psutil>=5.9" "rich>=13.7" packaging
 run "$PREFIX/venv/bin/python" -m pip install --quiet --no-deps --force-reinstall "$PACKAGE"
 
 printf 'SWE_SERVER_TOKEN=%s\n' "${SWE_SERVER_TOKEN:-}" | write /etc/swe-rl/exec-server.env 0600

@@ -185,7 +185,7 @@ def _complete(task: Task, flat: Mapping[str, Any], form: str) -> None:
         task.eval_script = script_from_parts(setup, fields.text(flat["test_script"], "test_script"))
     if task.eval_script and not task.fail_to_pass and not task.pass_to_pass and not task.log_parser:
         task.log_parser = "exit_code"  # no test is named: the script's exit code decides
-    if not task.image:
+    if not task.image and not task.archive:  # an archive brings the repository by itself
         task.image = fields.image(images.default_image(task.instance_id, task.repo, task.data_source))
     if not task.test_files and task.test_patch:
         task.test_files = list(dict.fromkeys(_DIFF_TARGET.findall(task.test_patch)))
