@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
+from swe_rl.cluster.processes import end_processes
 from swe_rl.config import Config
 from swe_rl.errors import InfraError
 
@@ -47,10 +49,14 @@ def ray_cluster(config: Config, temp_dir: Path) -> Iterator[None]:
 def _start(where: dict[str, Any], *, tries: int) -> None:
     """A node that is slow to start (a busy machine) aborts itself after a fixed time and raises a bare Exception: try again."""
     for left in reversed(range(tries)):
+        before = set(psutil.Process().children(recursive=True))
         try:
             ray.init(**where, namespace="swe-rl", log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
             ray.shutdown()
+            end_processes(
+                [p for p in psutil.Process().children(recursive=True) if p not in before]
+            )  # a half-started cluster
             if not left:
                 address = where.get("address", "a private local cluster")
                 raise InfraError(

@@ -57,11 +57,12 @@ def end_descendants(*, grace: float = 5.0) -> list[int]:
     return ended
 
 
-def reap_zombies() -> None:
-    """Collect ended children that were adopted: nobody else waits for them."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def reap_zombies(*, spare: int = 0) -> None:
+    """Collect ended children that were adopted: nobody else waits for them. `spare`: a pid that somebody waits for."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+            if child.pid != spare and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def record_processes(path: Path) -> None:

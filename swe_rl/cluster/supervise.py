@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from swe_rl.cluster.processes import adopt_orphans, end_descendants
+from swe_rl.cluster.processes import adopt_orphans, end_descendants, reap_zombies
 
 CHILD_MARK = "SWE_RL_SUPERVISED"
 STOP_BOUND = 60.0  # seconds a signalled driver may take to stop by itself
@@ -56,7 +56,7 @@ def run_supervised(command: list[str]) -> int:
             try:
                 driver.wait(timeout=0.2)
             except subprocess.TimeoutExpired:
-                continue
+                reap_zombies(spare=driver.pid)
     finally:
         end_descendants()
         shutil.rmtree(folder, ignore_errors=True)
