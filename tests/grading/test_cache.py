@@ -176,3 +176,22 @@ async def test_a_late_sandbox_is_not_a_slow_test(delay, verdict, lab):
     patch = lab.files({"calc.py": FIXED})
     result = await grade_patch(lab.task, patch, Slow(delay), GradingSettings(), Deadline(1.0), cache=VerdictCache())
     assert result.verdict is verdict
+
+
+class Lossy(Slow):
+    """Its command ends, but what it printed last does not arrive."""
+
+    def __init__(self, returncode):
+        super().__init__(0.0)
+        self.returncode = returncode
+
+    async def exec(self, command, *, timeout, **_):
+        nonce = command.split()[0].removeprefix("N=")
+        return ExecResult(self.returncode, f"\n{nonce} applied git-apply\n\n{nonce} tests 2\n")
+
+
+@pytest.mark.parametrize(("returncode", "verdict"), [(0, Verdict.INFRA_ERROR), (137, Verdict.UNRESOLVED)])
+async def test_lost_output_is_our_fault_a_killed_test_run_the_patchs(returncode, verdict, lab):
+    patch, cache = lab.files({"calc.py": FIXED}), VerdictCache()
+    result = await grade_patch(lab.task, patch, Lossy(returncode), GradingSettings(), Deadline(30), cache=cache)
+    assert result.verdict is verdict

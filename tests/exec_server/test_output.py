@@ -1,0 +1,59 @@
+"""All that a command printed is in its answer: whatever its size and bytes, and whatever becomes of the output's reader."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.exec_server.conftest import Box
+
+pytestmark = pytest.mark.docker
+
+# Sets `reader` to the process that takes in the output of a command once it has printed a little.
+PRINT_AND_FIND_READER = """
+for line in {1..100}; do echo "line $line"; done
+while [[ ! ${reader-} ]]; do
+    for folder in /proc/[0-9]*; do
+        read -r name <$folder/comm && [[ $name == cat ]] && reader=${folder#/proc/}
+    done
+done 2>/dev/null
+"""
+LINES = "".join(f"line {number}\n" for number in range(1, 101))
+
+
+async def test_a_reader_without_processor_time_loses_nothing(box: Box) -> None:
+    freeze = "kill -STOP $reader; setsid -f bash -c 'sleep 1.5; kill -CONT $1' - $reader >/dev/null 2>&1; echo end"
+    answer = await box.run(PRINT_AND_FIND_READER + freeze)
+    assert (answer["returncode"], answer["output"]) == (0, LINES + "end\n")
+
+
+async def test_a_reader_that_the_command_kills_is_replaced(box: Box) -> None:
+    answer = await box.run(PRINT_AND_FIND_READER + "sleep 0.3; kill -KILL $reader; echo after; kill -KILL -1; echo end")
+    assert (answer["returncode"], answer["output"]) == (0, LINES + "after\nend\n")
+
+
+async def test_a_daemon_holds_back_nothing_of_a_long_output(box: Box) -> None:
+    daemon = "setsid -f sleep 1008; for line in {1..100}; do echo line $line; done"
+    answer = await asyncio.wait_for(box.run(daemon, timeout=100), 30)
+    assert answer["output"] == LINES
+    assert (await box.run("echo next"))["output"] == "next\n"
+
+
+async def test_a_daemon_that_prints_without_end_does_not_hold_the_answer(box: Box) -> None:
+    answer = await asyncio.wait_for(box.run("setsid -f yes; echo out", timeout=100), 60)
+    assert answer["returncode"] == 0 and answer["truncated"]
+    assert (await box.run("echo next"))["output"] == "next\n"
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 129, 5000])
+async def test_every_size_comes_whole(box: Box, size: int) -> None:
+    assert (await box.run(f"printf '%{size}s' ''" if size else ":"))["output"] == " " * size
+    zeros = await box.run(f"printf ab; head -c {size} /dev/zero; printf c")
+    assert zeros["output"] == "ab" + "\0" * size + "c"
+
+
+async def test_what_the_command_takes_away_comes_back(box: Box) -> None:
+    await box.run("rm -rf /run/swe-rl/*")
+    answer = await box.run("for line in {1..100}; do echo line $line; done")
+    assert answer["output"] == LINES
