@@ -6,6 +6,7 @@ import pytest
 
 from swe_rl.errors import ConfigError
 from swe_rl.tasks import images
+from swe_rl.tasks.forms import task_from_row
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,12 @@ from swe_rl.tasks import images
 )
 def test_published_rules(name: str, repo: str, source: str, expected: str) -> None:
     assert images.default_image(name, repo, source) == expected
+
+
+def test_a_task_with_an_archive_needs_no_image() -> None:
+    row = {"instance_id": "own__thing-1", "problem_statement": "p", "eval_script": "true", "log_parser": "exit_code"}
+    assert task_from_row({"text": "p", "metadata": {"instance": row}}).image == images.swebench_image("own__thing-1")
+    assert task_from_row({"text": "p", "metadata": {"instance": {**row, "archive": "a.tar"}}}).image == ""
 
 
 def test_swebenchs_own_rule() -> None:
