@@ -57,5 +57,8 @@ constraints=()
 .venv/bin/uv pip install --quiet --python .venv/bin/python "${torch_flags[@]}" "${constraints[@]}" -e ".[$extras]" ||
   die "installing the packages failed (see above)"
 
+# The small Python (pytest and nothing else) that local sandboxes show instead of this environment.
+.venv/bin/python -c 'from swe_rl.sandbox.local_tools import ensure_tools_env; ensure_tools_env()' || die "the sandboxes' Python could not be made"
+
 printf '%s' "$wanted" >"$stamp"
 echo "setup: done; activate with: source .venv/bin/activate"
