@@ -54,7 +54,10 @@ case "$UV_FIND_LINKS" in
 esac
 constraints=()
 [[ $extras == *gpu* ]] || constraints=(-c constraints/tested.txt)
-.venv/bin/uv pip install --quiet --python .venv/bin/python "${torch_flags[@]}" "${constraints[@]}" -e ".[$extras]" ||
+# uv leaves compiling to Python, which may not write bytecode where this is set (as many images do).
+compile=()
+[ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || compile=(--compile-bytecode)
+.venv/bin/uv pip install --quiet --python .venv/bin/python "${compile[@]}" "${torch_flags[@]}" "${constraints[@]}" -e ".[$extras]" ||
   die "installing the packages failed (see above)"
 
 # The small Python (pytest and nothing else) that local sandboxes show instead of this environment.

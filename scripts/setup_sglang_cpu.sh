@@ -33,7 +33,7 @@ mapfile -t bare < <(grep -E '^(sglang|xgrammar)=' "$versions")
 
 if [[ -x "$root/.venv/bin/uv" ]]; then # uv reads UV_FIND_LINKS, not pip's variable
   export UV_FIND_LINKS="${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}"
-  install=("$root/.venv/bin/uv" pip install --quiet --python "$target/bin/python")
+  install=("$root/.venv/bin/uv" pip install --quiet --compile-bytecode --python "$target/bin/python")
 else
   install=("$target/bin/python" -m pip install --quiet)
 fi
