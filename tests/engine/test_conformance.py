@@ -105,6 +105,13 @@ async def test_log_probs_are_temperature_scaled_and_ignore_filters(
     assert scored(reference, PROMPT, result, temperature=0.7) < 1e-4
 
 
+async def test_seeds(engine: EngineClient, request: pytest.FixtureRequest) -> None:
+    """The embedded engine honours seeds; SGLang, outside its deterministic mode, takes them and ignores them (docs/engine.md)."""
+    params = {"temperature": 1.0, "max_new_tokens": 24, "ignore_eos": True, "sampling_seed": 7}
+    first, again = [(await engine.generate(PROMPT, params, rid=rid)).output_ids for rid in ("first", "again")]
+    assert len(first) == 24 and (first == again) is (request.node.callspec.params["fleet"] == "embedded")
+
+
 async def test_concurrent_requests_do_not_mix(engine: EngineClient, reference: torch.nn.Module) -> None:
     """32 prompts of many lengths at once: each gets its own continuation."""
     prompts = [[(i * 31 + j * j) % 500 for j in range(5 + 9 * i)] for i in range(32)]

@@ -9,11 +9,14 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import torch
+from aiohttp.test_utils import TestServer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from swe_rl.engine.client import EngineClient
+from swe_rl.engine.embedded.app import make_app
 from swe_rl.engine.embedded.service import EngineBusy, EngineService, RequestFailed
 from swe_rl.errors import DataError, EngineError, UsageError
 from tests.engine import models
@@ -218,3 +221,20 @@ def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DataError):
         build(tmp_path)
+
+
+async def test_an_update_whose_trainer_is_gone_ends_the_engine_and_not_the_callers(service: EngineService) -> None:
+    """Between begin and end nobody may be served, and nobody may wait for ever."""
+    async with TestServer(make_app(service, max_body_bytes=1 << 20, update_seconds=0.3)) as http:
+        client = EngineClient([str(http.make_url("/")).rstrip("/")], request_timeout=60)
+        async with aiohttp.ClientSession(str(http.make_url("/"))) as session:
+            for _ in range(2):  # an update that ends in time leaves no limit behind
+                assert (await session.post("/begin_weight_update", json={})).status == 200
+                assert (await session.post("/end_weight_update", json={})).status == 200
+            await asyncio.sleep(0.5)
+            assert (await client.generate(PROMPT, {"max_new_tokens": 2}, rid="before")).output_ids
+            assert (await session.post("/begin_weight_update", json={})).status == 200
+            with pytest.raises(EngineError, match="a weight update was begun, then nothing came"):
+                await client.generate(PROMPT, {"max_new_tokens": 2}, rid="held")
+        assert await client.health() == {client.urls[0]: False}
+        await client.aclose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import version as package_version
 from typing import Any
 
@@ -15,15 +16,18 @@ from swe_rl.engine.wire import NamedTensors, decode_tensors
 from swe_rl.errors import DataError, EngineError, UsageError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+UPDATE_SECONDS = 300.0
 PAUSE_MODES = ("abort", "retract", "in_place")
 
 
 class Routes:
     """One method per route. Errors become JSON by the middleware `answer_errors`."""
 
-    def __init__(self, service: EngineService) -> None:
+    def __init__(self, service: EngineService, *, update_seconds: float) -> None:
         self.service = service
         self.scheduler = service.scheduler
+        self.update_seconds = update_seconds
+        self._update_limit: asyncio.TimerHandle | None = None
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
         request = self.service.parse(await _body(http))
@@ -64,17 +68,33 @@ class Routes:
         return web.json_response({"message": "Generation continued successfully.", "status": "ok"})
 
     async def begin_weight_update(self, _http: web.Request) -> web.Response:
-        """Hold the engine until `end_weight_update`: buckets of one update must not serve tokens between them."""
+        """Hold the engine until `end_weight_update`: buckets of one update must not serve tokens between them.
+
+        An update that neither goes on nor ends for `update_seconds` has lost its trainer; the weights may be mixed, so
+        the engine fails then.
+        """
         if self.scheduler.updating:
             raise UsageError("a weight-update session is already open; call end_weight_update() first")
         await self.service.command(lambda: setattr(self.scheduler, "updating", True))
+        self._limit_update()
         return _success()
 
     async def end_weight_update(self, _http: web.Request) -> web.Response:
         if not self.scheduler.updating:
             raise UsageError("no weight-update session is open; call begin_weight_update() first")
+        self._limit_update(ended=True)
         await self.service.command(lambda: setattr(self.scheduler, "updating", False))
         return _success()
+
+    def _limit_update(self, *, ended: bool = False) -> None:
+        """Start the time limit of an open update session again, or drop it."""
+        if self._update_limit is not None:
+            self._update_limit.cancel()
+            self._update_limit = None
+        if not ended:
+            message = f"a weight update was begun, then nothing came for {self.update_seconds:.0f} s"
+            give_up = partial(self.scheduler.call, partial(self.scheduler.fail, message))
+            self._update_limit = asyncio.get_running_loop().call_later(self.update_seconds, give_up)
 
     async def update_weights_from_tensor(self, http: web.Request) -> web.Response:
         body = await _body(http)
@@ -99,6 +119,8 @@ class Routes:
         if body.get("abort_all_requests"):
             await self.service.command(lambda: self.scheduler.abort(lambda _sequence: True))
         await self.service.command(lambda: self.scheduler.update(named, version))
+        if self.scheduler.updating:
+            self._limit_update()
         return _success()
 
     async def flush_cache(self, _http: web.Request) -> web.Response:
@@ -181,10 +203,13 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     return web.json_response({"success": False, "message": message, "error": {"message": message}}, status=status)
 
 
-def make_app(service: EngineService, *, max_body_bytes: int) -> web.Application:
-    """The application with all routes; those that only report also answer GET."""
+def make_app(service: EngineService, *, max_body_bytes: int, update_seconds: float = UPDATE_SECONDS) -> web.Application:
+    """The application with all routes; those that only report also answer GET.
+
+    update_seconds: the longest silence inside a weight-update session.
+    """
     app = web.Application(middlewares=[answer_errors], client_max_size=max_body_bytes)
-    routes = Routes(service)
+    routes = Routes(service, update_seconds=update_seconds)
     for act in (
         routes.generate,
         routes.abort_request,

@@ -113,6 +113,13 @@ class Scheduler(threading.Thread):
     def resume(self) -> None:
         self.paused = False
 
+    def fail(self, message: str) -> None:
+        """Refuse everything from now on and end what runs: what this engine would sample cannot be trusted."""
+        log.error("engine failed: %s", message)
+        self.failure = EngineError(message)
+        for sequence in [*self.batch.running, *self.waiting]:
+            self._finish(sequence, _abort(f"the engine failed: {message}", status=500))
+
     def flush_cache(self) -> None:
         """Drop what finished sequences left. Running ones keep their rows."""
         self.cache.clear()
