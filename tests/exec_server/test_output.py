@@ -41,7 +41,7 @@ async def test_a_daemon_holds_back_nothing_of_a_long_output(box: Box) -> None:
 
 
 async def test_a_daemon_that_prints_without_end_does_not_hold_the_answer(box: Box) -> None:
-    answer = await asyncio.wait_for(box.run("setsid -f yes; echo out", timeout=100), 60)
+    answer = await asyncio.wait_for(box.run("setsid -f yes; sleep 0.5", timeout=100), 60)
     assert answer["returncode"] == 0 and answer["truncated"]
     assert (await box.run("echo next"))["output"] == "next\n"
 

@@ -8,12 +8,11 @@
 #   out:  ready ID\n
 #         done ID RETURNCODE TIMED_OUT MS HEAD_BYTES TAIL_BYTES TOTAL_BYTES\n, then the bytes of head and tail
 #
-# A command's output goes through a pipe, read here while it is short, else by `cat` into a file (the first HEAD, whole KiB,
-# and the last TAIL bytes), never onto the control stream: nothing that is printed can be taken for an answer. A command
-# that prints little costs one process, its own. Arguments: FOLDER (a private tmpfs) PIDS_LIMIT
+# A command's output goes through a pipe into files (the first HEAD, whole KiB, and the last TAIL bytes), never onto the
+# control stream, so nothing that is printed can be taken for an answer. Arguments: FOLDER (a private tmpfs) PIDS_LIMIT
 
 exec 2>/dev/null
-folder=$1 pids_limit=$2 login=
+folder=$1 pids_limit=$2 drain= drain_head= login=
 umask 022
 if [[ -v LC_ALL ]]; then locale=("LC_ALL=$LC_ALL"); else locale=(-u LC_ALL); fi
 LC_ALL=C # lengths are bytes
@@ -66,7 +65,7 @@ end_session() { # end_session SID: kill what is left of a command that has ended
     local stat line found try count
     kill -KILL -- "-$1"
     processes
-    if [[ $drain ]] && kill -0 "$drain"; then ((count--)); fi
+    kill -0 "$drain" && ((count--)) # looked at after counting: if it is alive now, it was counted
     ((count == 1)) && return # nobody but this shell
     for ((try = 0; try < 50; try++)); do
         found=
@@ -81,51 +80,38 @@ end_session() { # end_session SID: kill what is left of a command that has ended
     kill -KILL -1
 }
 
-# Output. What is read here byte by byte must be little: bash tells NUL apart only so. The bulk goes to `cat`, which a file
-# size limit stops at the head's end; unlike `head` and `dd` it writes all it has read at once, so that nothing is lost
-# between two readers. The end of the output, or of its reader, ends the wait at once: both close a pipe.
+# Output. The pipe is a FIFO opened anew for each command. A file size limit makes `cat` stop at the head's end; unlike
+# `head` and `dd` it writes all it has read at once and counts bytes, so that ending it early loses nothing. The reader
+# holds the FIFO `bell`: its end, which is the output's end, wakes this shell at once. (Reading the output itself with
+# `read -t` would lose a byte now and then: one that was read when the time ran out.)
 
-SMALL=128
-
-open_output() { # descriptor 5 reads, 7 writes
+prepare() { # prepare HEAD: the pipe (5 reads, 7 writes) and its first reader; done before the next command comes
+    [[ $drain ]] && kill -KILL "$drain" && wait "$drain" # one that was prepared for another size
     [[ -p output && -p middle && -p bell ]] || { rm -rf output middle bell && mkfifo output middle bell; }
     exec 5<&- 7>&- 6<>output 5<output 7>output 6>&-
-    text='' drain='' overflown='' ended=''
-}
-
-read_small() { # read_small MS: wait so long for output or its end
-    local piece='' room=$((SMALL - ${#text})) status
-    fraction "$1"
-    IFS= read -r -d '' -n "$room" -t "$seconds" -u 5 piece
-    status=$?
-    text+=$piece
-    if ((status == 1)); then ended=1; fi
-    ((status == 0)) || return
-    printf %s "$text" >head
-    ((${#piece} == room)) || printf '\0' >>head
-    text=
+    : >head >tail >passed
+    drain_head=$1 overflown='' ended=''
     start_cat
 }
 
 start_cat() {
     exec 8<>bell 6<bell
-    (ulimit -c 0 && ulimit -f $((head / 1024)) && exec cat >>head) <&5 4>&- 5<&- 6<&- 7>&- &
+    (ulimit -c 0 && ulimit -f $((drain_head / 1024)) && exec cat >>head) <&5 4>&- 5<&- 6<&- 7>&- &
     drain=$!
     exec 8>&-
 }
 
-tend_drain() { # its reader may have ended: at the end of the output, at the head's end, or killed by the command
+tend_drain() { # it may have ended: at the end of the output, at the head's end, or killed by the command
     local count status
-    kill -0 "$drain" && return
+    if [[ $ended ]] || kill -0 "$drain"; then return; fi
     processes
     ((count > pids_limit - 8)) && { nap 10; return; }
     wait "$drain"
     status=$?
     if ((status == 0 || status == 1)) || [[ $overflown ]]; then # 1: it cannot write any more
-        ended=1
+        ended=1 drain=
     elif ((status == 153)); then # 128 + SIGXFSZ: pass the rest through `tail`, and let dd report how much that was
         overflown=1
-        : >passed
         tail -c "$drain_tail" <middle >tail 4>&- 5<&- 6<&- 7>&- &
         tail_pid=$!
         exec 8<>bell
@@ -137,25 +123,25 @@ tend_drain() { # its reader may have ended: at the end of the output, at the hea
     fi
 }
 
-collect() { # collect PID UNTIL_MS: take in the output until the child is gone (0) or the deadline (1)
+listen() { # listen MS: wait for the reader's end
+    fraction "$1"
+    read -r -t "$seconds" -u 6
+    tend_drain
+}
+
+collect() { # collect PID UNTIL_MS: tend the reader until the child is gone (0) or the deadline (1)
     local began slice
     milliseconds
     began=$now
     while kill -0 "$1"; do
         ((now < $2)) || return 1
-        slice=$(((now - began) / 8 + 10))
-        ((slice < 100)) || slice=100
-        ((now + slice <= $2)) || slice=$(($2 - now))
         if [[ $ended ]]; then
             await "$1" "$2" # it has closed its output or is about to be gone
             return
-        elif [[ $drain ]]; then
-            fraction "$slice"
-            read -r -t "$seconds" -u 6
-            tend_drain
-        else
-            read_small "$slice"
         fi
+        slice=$(((now - began) / 8 + 10)) # a daemon that holds the output keeps the bell silent: look at the child too
+        ((slice < 100)) || slice=100
+        listen $((now + slice <= $2 ? slice : $2 - now))
         milliseconds
     done
     return 0
@@ -173,26 +159,26 @@ finish_output() { # all that was printed up to now; a daemon that still holds th
     milliseconds
     until=$((now + 10000)) # for a daemon that prints without end
     while [[ ! $ended ]] && ((now < until)); do
-        if [[ ! $drain ]]; then
-            read -r -t 0 -u 5 || break
-            read_small 10
-        else
-            if idle; then ((++calm < 3)) || break; else calm=0; fi
-            fraction $((calm ? 1 : 10))
-            read -r -t "$seconds" -u 6
-            tend_drain
-        fi
+        if idle; then ((++calm < 3)) || break; else calm=0; fi
+        listen $((calm ? 1 : 10))
         milliseconds
     done
     if [[ ! $ended ]]; then
-        [[ $drain ]] && kill -INT "$drain" && wait "$drain"
+        [[ $overflown ]] && kill -USR1 "$drain" && nap 20 # dd reports
+        kill -KILL "$drain" && wait "$drain"
+        drain=
         rm -f output && mkfifo output
     fi
-    exec 5<&- 6<&-
     if [[ $overflown ]]; then
         milliseconds
-        await "$tail_pid" $((now + 3000)) || kill -KILL "$drain" "$tail_pid"
+        await "$tail_pid" $((now + 3000)) || kill -KILL "$tail_pid"
     fi
+}
+
+size() { # size FILE -> $bytes, and the bytes themselves in $text where builtins can print them (small, no NUL)
+    bytes=0 text=
+    [[ -s $1 ]] || return
+    if IFS= read -r -d '' -n 65536 text <"$1" || ((${#text} == 65536)); then bytes=$(wc -c <"$1") text=; else bytes=${#text}; fi
 }
 
 # What a login shell adds (conda and the like) is taken once, and again when a start-up file is newer than the copy.
@@ -209,7 +195,7 @@ login() {
     for file in "${startup[@]}"; do [[ $file -nt login ]] && login=; done
     [[ $login && -f login ]] && return
     : >login.new
-    env "${locale[@]}" setsid "$BASH" -lc "$dump" 9>login.new </dev/null >/dev/null 4>&- 5<&- 7>&- &
+    env "${locale[@]}" setsid "$BASH" -lc "$dump" 9>login.new </dev/null >/dev/null 4>&- 5<&- 6<&- 7>&- &
     child=$!
     milliseconds
     await "$child" "$((now + 60000))"
@@ -224,33 +210,33 @@ runner='unset BASH_ENV OLDPWD; . ./login; exec 3<command; eval "$1"; set --; IFS
 
 run() {
     local id=$1 timeout=$2 head=$3 drain_tail=$4 preamble='' command=''
-    local child started rc expired=0 bytes tail=0 total=0 line text drain overflown ended tail_pid
+    local child started rc expired=0 tail=0 total=0 bytes text line tail_pid
     IFS= read -r -N "$5" preamble
     if [[ $7 == head ]]; then head -c "$6" >command; else IFS= read -r -N "$6" command && printf %s "$command" >command; fi
-    open_output
+    [[ $drain_head == "$head" && -p output ]] && kill -0 "$drain" || prepare "$head"
     login
     milliseconds
     started=$now
-    BASH_ENV= setsid "$BASH" --norc --noprofile -c "$runner" bash "$preamble" </dev/null >&7 2>&1 4>&- 5<&- 7>&- &
+    BASH_ENV= setsid "$BASH" --norc --noprofile -c "$runner" bash "$preamble" </dev/null >&7 2>&1 4>&- 5<&- 6<&- 7>&- &
     child=$!
     exec 7>&-
     collect "$child" $((started + timeout)) || expired=1
     end_session "$child"
     wait "$child"
     rc=$?
-    make_room
     finish_output
     ((expired)) && rc=124 && kill -KILL -1
-    bytes=${#text}
-    [[ $drain ]] && bytes=$(wc -c <head)
-    if [[ $overflown ]]; then
+    make_room
+    if [[ -s tail ]]; then
         tail=$(wc -c <tail) total=$tail
         while read -r line; do [[ $line == *bytes* ]] && total=${line%% *}; done <passed
     fi
+    size head
     milliseconds
     printf 'done %s %s %s %s %s %s %s\n' "$id" "$rc" "$expired" $((now - started)) "$bytes" "$tail" $((bytes + total))
-    if [[ $drain ]]; then cat head; else printf %s "$text"; fi
+    if [[ $text ]]; then printf %s "$text"; elif ((bytes)); then cat head; fi
     if ((tail)); then cat tail; fi
+    prepare "$head"
 }
 
 while :; do
