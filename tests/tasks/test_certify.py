@@ -78,6 +78,7 @@ def test_key_changes_with_what_is_graded_only() -> None:
     assert len({key, task_key(TASK, 2, "pool"), task_key(TASK, 3, "docker")}) == 3
 
 
+@pytest.mark.slow
 def test_one_task_of_each_kind_for_real(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real repositories, sandboxes and pytest; then the same command again, which has nothing left to do."""
     write_tasks(tmp_path / "t.jsonl", kinds(tmp_path / "made"))
