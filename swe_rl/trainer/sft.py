@@ -65,6 +65,7 @@ class SftRun:
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98))
         self.batches = [b for epoch in range(args.epochs) for b in data.plan(args.batch_tokens, args.seed + epoch)]
+        self.total = args.copy_steps + len(self.batches)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
 
     @property
@@ -79,7 +80,7 @@ class SftRun:
             "step": self.step,
             "tokens": self.tokens,
             "seconds": self.seconds,
-            "batches": len(self.batches),
+            "batches": self.total,
             "seed": self.args.seed,
         }
         self.state_file.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,7 @@ class SftRun:
         if not self.state_file.exists():
             return False
         state = torch.load(self.state_file, weights_only=True)
-        if (state["batches"], state["seed"]) != (len(self.batches), self.args.seed):
+        if (state["batches"], state["seed"]) != (self.total, self.args.seed):
             raise DataError(
                 f"{self.state_file}: made with other data, batches or seed; give another --out or remove it"
             )
@@ -103,19 +104,17 @@ class SftRun:
 
     def steps(self) -> Iterator[dict[str, float]]:
         """Train to the end, yielding one record a step; the state is saved every `save_interval` steps."""
-        args, total = self.args, len(self.batches)
+        args, total = self.args, self.total
         while self.step < total:
             started = time.monotonic()
             rate = schedule(self.step, total, args.warmup, args.lr, args.min_lr)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            batch = self.data.batch(self.batches[self.step], args.context_weight)
+            batch = self._batch()
             loss, answer_loss = weighted_loss(self.model, batch)
             loss.backward()
-            if args.copy_rows:
-                rng = random.Random(f"{args.seed}:{self.step}")
-                drill = copy_batch(args.copy_rows, COPY_LENGTH, self.model.config.vocab_size, RESERVED, rng)
-                weighted_loss(self.model, drill)[0].backward()
+            if args.copy_rows and self.step >= args.copy_steps:
+                weighted_loss(self.model, self._drills(args.copy_rows))[0].backward()
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), args.clip_grad)
             if not torch.isfinite(norm):
                 raise DataError(f"sft: the gradient is not finite at step {self.step}; lower --lr (now {args.lr})")
@@ -127,6 +126,17 @@ class SftRun:
             if self.step % args.save_interval == 0:
                 self.save()
             yield {"step": self.step, "loss": float(loss.detach()), "answer_loss": float(answer_loss), "lr": rate}
+
+    def _batch(self) -> Batch:
+        """Copy drills alone first, then the demonstrations."""
+        place = self.step - self.args.copy_steps
+        if place < 0:
+            return self._drills(self.args.batch_tokens // COPY_LENGTH)
+        return self.data.batch(self.batches[place], self.args.context_weight)
+
+    def _drills(self, rows: int) -> Batch:
+        rng = random.Random(f"{self.args.seed}:{self.step}")
+        return copy_batch(rows, COPY_LENGTH, self.model.config.vocab_size, RESERVED, rng)
 
     def export(self) -> None:
         """Write the Hugging Face folder: weights (safetensors), config, tokenizer and how it was made."""
@@ -161,6 +171,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--context-weight", type=float, default=0.1, help="weight of tokens that are not answers, below 1 (default 0.1)"
     )
+    add("--copy-steps", type=int, default=0, help="steps of copy drills alone before the demonstrations (default 0)")
     add("--copy-rows", type=int, default=0, help="copy drills of 96 random tokens added to each step (default 0)")
     add("--weight-decay", type=float, default=0.05, help="AdamW weight decay of matrices (default 0.05)")
     add("--clip-grad", type=float, default=1.0, help="gradient norm bound (default 1)")
@@ -183,8 +194,8 @@ def main(argv: list[str]) -> int:
     data = load_demonstrations(args.data, max_tokens=args.max_tokens)
     run = SftRun(args, data)
     if run.resume():
-        print(f"continuing at step {run.step} of {len(run.batches)}")
-    print(f"{len(data)} demonstrations ({data.dropped} too long), {data.total_tokens} tokens, {len(run.batches)} steps")
+        print(f"continuing at step {run.step} of {run.total}")
+    print(f"{len(data)} demonstrations ({data.dropped} too long), {data.total_tokens} tokens, {run.total} steps")
     columns = (
         TextColumn("sft"),
         BarColumn(),
@@ -192,7 +203,7 @@ def main(argv: list[str]) -> int:
     )
     average = float("nan")
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as progress:
-        bar = progress.add_task("sft", total=len(run.batches), completed=run.step, loss="-")
+        bar = progress.add_task("sft", total=run.total, completed=run.step, loss="-")
         for record in run.steps():
             new = record["answer_loss"]
             average = new if math.isnan(average) else 0.95 * average + 0.05 * new

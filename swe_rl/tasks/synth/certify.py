@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.progress import Progress
@@ -19,6 +20,8 @@ from swe_rl.types import Task, Verdict
 
 GOLD_RUNS = 3
 GRADE_TIMEOUT = 180.0
+CONCURRENCY = 3
+SAVE_EVERY = 9
 
 
 async def certify_task(task: Task, provider: SandboxProvider, settings: Config) -> tuple[bool, bool]:
@@ -35,25 +38,40 @@ async def certify_task(task: Task, provider: SandboxProvider, settings: Config) 
     return empty is Verdict.UNRESOLVED, False
 
 
-def certify_recipes(recipes: list[Recipe], tree: dict[str, bytes], out: Path, package: str) -> bool:
-    """Certify those recipes that never were, in place; returns whether anything changed."""
+def certify_recipes(
+    recipes: list[Recipe], tree: dict[str, bytes], out: Path, package: str, save: Callable[[], None]
+) -> None:
+    """Certify those recipes that never were, in place; `save` is called now and then, so that an interruption loses little."""
     waiting = [index for index, recipe in enumerate(recipes) if recipe.certified is None]
     if waiting:
-        asyncio.run(_certify(waiting, recipes, tree, out, package))
-    return bool(waiting)
+        asyncio.run(_certify(waiting, recipes, tree, out, package, save))
 
 
-async def _certify(waiting: list[int], recipes: list[Recipe], tree: dict[str, bytes], out: Path, package: str) -> None:
+async def _certify(
+    waiting: list[int],
+    recipes: list[Recipe],
+    tree: dict[str, bytes],
+    out: Path,
+    package: str,
+    save: Callable[[], None],
+) -> None:
     settings = Config(verdict_cache=False)
     provider = await open_provider(settings)
+    gate = asyncio.Semaphore(CONCURRENCY)
     try:
         with Progress(disable=not sys.stderr.isatty()) as progress:
             bar = progress.add_task(f"certify {package}", total=len(waiting))
-            for index in waiting:
-                recipe = recipes[index]
-                task = build_task(recipe, tree, (out / "archives" / f"{recipe.id}.tar").resolve(), package=package)
-                certified, flaky = await certify_task(task, provider, settings)
-                recipes[index] = dataclasses.replace(recipe, certified=certified, flaky=flaky)
-                progress.advance(bar)
+
+            async def one(index: int) -> None:
+                async with gate:
+                    recipe = recipes[index]
+                    task = build_task(recipe, tree, (out / "archives" / f"{recipe.id}.tar").resolve(), package=package)
+                    certified, flaky = await certify_task(task, provider, settings)
+                    recipes[index] = dataclasses.replace(recipe, certified=certified, flaky=flaky)
+                    progress.advance(bar)
+
+            for low in range(0, len(waiting), SAVE_EVERY):
+                await asyncio.gather(*(one(index) for index in waiting[low : low + SAVE_EVERY]))
+                save()
     finally:
         await provider.aclose()

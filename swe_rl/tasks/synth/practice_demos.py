@@ -23,6 +23,7 @@ from swe_rl.tasks.synth.transcript import answer_text, token_demo
 MODULES_PER_PACKAGE = 60
 MUTATIONS_PER_FUNCTION = 8
 RENAMED_SHARE = 0.5
+SHORT_SHARE = 0.85  # end after the edit: submitting is soon learned, and tokens are time
 LEVEL_WEIGHTS = (0.3, 0.4, 0.3)
 THOUGHTS = ("look", "fix", "done")
 _DATA_MODULE = re.compile(r"(^|/)(_mapping|styles|unicode\w*|table_\w+)(/|\.py)|lexers/_|builtins|_version")
@@ -66,6 +67,7 @@ def practice_rows(
         if wanted:
             for done in executed_snippets(make, wanted, rng):
                 issue, turns = conversation(done, rng)
+                turns = turns[:2] if rng.random() < SHORT_SHARE else turns
                 yield token_demo(chat, prompts, issue, turns, step_limit).row(kind=done.snippet.kind)
 
 

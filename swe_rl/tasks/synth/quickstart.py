@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 import zlib
@@ -157,9 +158,9 @@ def main(argv: list[str] | None = None) -> int:
     recipes = read_recipes(folder)
     if args.certify:
         for package in recipes:
-            build([package], out, cache)
-            if certify_recipes(package.tasks, read_tree(package.sdist(cache)), out, package.package):
-                package.write(folder / f"{package.package}.json")
+            file = folder / f"{package.package}.json"
+            save = functools.partial(package.write, file)
+            certify_recipes(package.tasks, read_tree(package.sdist(cache)), out, package.package, save)
     tasks = build(recipes, out, cache)
     for split in SPLITS:
         write_tasks(out / f"{split}.jsonl", tasks[split])
