@@ -63,7 +63,9 @@ def demonstration(task: Task) -> list[str]:
     """Look, edit, submit. Raises DataError where the task carries no edit (see `metadata["edit"]`)."""
     edit = task.metadata.get("edit")
     if not edit:
-        raise DataError(f"task {task.instance_id} names no edit: demonstrations need tasks of `swe-rl data synth --simple`")
+        raise DataError(
+            f"task {task.instance_id} names no edit: demonstrations need tasks of `swe-rl data synth --simple`"
+        )
     lines = (("look", LOOK), ("fix", Edit(**edit).command()), ("done", SUBMIT))
     return [answer_text(thought, command) for thought, command in lines]
 
@@ -115,7 +117,11 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--tokenizer", required=True, help="folder of the policy's tokenizer")
     add("--out", required=True, help="JSONL of tokens, prompt_length, loss_mask")
-    add("--tasks", default="", help="tasks of `swe-rl data synth --simple`; each is demonstrated in a real sandbox and graded")
+    add(
+        "--tasks",
+        default="",
+        help="tasks of `swe-rl data synth --simple`; each is demonstrated in a real sandbox and graded",
+    )
     add("--practice", type=int, default=0, help="practice demonstrations from the packages of --sdist")
     add("--drills", type=int, default=0, help="practice demonstrations over random words")
     add("--sdist", action="append", default=[], help="sdist file for --practice; may be given several times")

@@ -21,14 +21,30 @@ def start(tmp_path):
     model.save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
     data = tmp_path / "demos.jsonl"
-    rows = [{"tokens": [*range(10, 20 + i % 5), 7, 8, 9], "prompt_length": 10 + i % 5, "loss_mask": [1, 1, 1]} for i in range(64)]
+    rows = [
+        {"tokens": [*range(10, 20 + i % 5), 7, 8, 9], "prompt_length": 10 + i % 5, "loss_mask": [1, 1, 1]}
+        for i in range(64)
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path, data
 
 
 def arguments(folder, data, out, *extra: str) -> list[str]:
     common = ["--hf-checkpoint", str(folder / "start"), "--data", str(data), "--out", str(folder / out)]
-    return [*common, "--batch-tokens", "128", "--epochs", "2", "--warmup", "2", "--copy-steps", "2", "--copy-rows", "1", *extra]
+    return [
+        *common,
+        "--batch-tokens",
+        "128",
+        "--epochs",
+        "2",
+        "--warmup",
+        "2",
+        "--copy-steps",
+        "2",
+        "--copy-rows",
+        "1",
+        *extra,
+    ]
 
 
 def test_learns_and_exports(start) -> None:

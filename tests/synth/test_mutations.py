@@ -41,7 +41,16 @@ def test_functions_leave_out_the_docstring() -> None:
 def test_kinds_and_exact_inverse() -> None:
     found = find_mutations(SOURCE)
     kinds = {m.kind for m in found}
-    assert {"comparison", "membership", "boolean", "negation", "constant", "arithmetic", "augmented", "loop_exit"} <= kinds
+    assert {
+        "comparison",
+        "membership",
+        "boolean",
+        "negation",
+        "constant",
+        "arithmetic",
+        "augmented",
+        "loop_exit",
+    } <= kinds
     assert {"removed_return", "removed_call", "swapped_arguments", "swapped_branches", "name"} <= kinds
     for mutation in found:
         buggy = mutation.apply(SOURCE)
