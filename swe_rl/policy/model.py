@@ -8,6 +8,7 @@ million parameters did not find it in four million tokens of demonstrations here
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -69,7 +70,7 @@ def set_copying_heads(model: Qwen3ForCausalLM) -> None:
     model.model.norm.weight.fill_(3.0)  # tied embeddings are small: logits need the scale
 
 
-def _previous_token_head(attention: torch.nn.Module, free: slice) -> torch.Tensor:
+def _previous_token_head(attention: Any, free: slice) -> torch.Tensor:
     """Query and key are fixed vectors; RoPE turns them by position, and the query is turned back by one step, so that their
     product is largest one position behind. Returns the projection [HEAD, hidden] of a token that the head writes."""
     frequency = 10000.0 ** (-2.0 * FAST_PAIRS / HEAD)
@@ -92,7 +93,7 @@ def _previous_token_head(attention: torch.nn.Module, free: slice) -> torch.Tenso
     return identity
 
 
-def _induction_head(attention: torch.nn.Module, identity: torch.Tensor, free: slice) -> None:
+def _induction_head(attention: Any, identity: torch.Tensor, free: slice) -> None:
     """The query is the present token's identity, the key the previous token's; the value is the key position's own token."""
     slow = torch.cat([SLOW_PAIRS, SLOW_PAIRS + HALF])
     query, key = attention.q_proj.weight[:HEAD], attention.k_proj.weight[:HEAD]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 import ray
 
+from swe_rl.cluster.local_ray import ray_cluster
+from swe_rl.config import Config
 from swe_rl.errors import ConfigError, SweRlError
 from swe_rl.rollout.manager import RolloutManager
 from swe_rl.tasks.load import write_tasks
@@ -20,17 +22,8 @@ from tests.rollout.waiting import boxes, until
 
 @pytest.fixture(scope="module")
 def cluster():
-    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # short: socket paths over 107 bytes fail
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=100_000_000,
-        log_to_driver=False,
-        _temp_dir=folder,
-    )
-    yield
-    ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder, ray_cluster(Config(), Path(folder)):
+        yield  # short: socket paths over 107 bytes fail
 
 
 @pytest.fixture
