@@ -29,7 +29,12 @@ async def test_a_reader_without_processor_time_loses_nothing(box: Box) -> None:
 
 
 async def test_a_reader_that_the_command_kills_is_replaced(box: Box) -> None:
-    answer = await box.run(PRINT_AND_FIND_READER + "sleep 0.3; kill -KILL $reader; echo after; kill -KILL -1; echo end")
+    # What it has read and not yet written dies with it: so it is killed when it has written.
+    kill = """
+        written() { until grep -q "$1" /run/swe-rl/head; do sleep 0.05; done; }
+        written 'line 100'; kill -KILL $reader; echo after; written after; kill -KILL -1; echo end
+    """
+    answer = await box.run(PRINT_AND_FIND_READER + kill)
     assert (answer["returncode"], answer["output"]) == (0, LINES + "after\nend\n")
 
 

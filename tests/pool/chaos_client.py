@@ -28,7 +28,8 @@ from swe_rl.types import Task
 
 STEPS = 3
 MAX_TRIES = 5
-ATTEMPT_SECONDS = 120.0
+ATTEMPT_SECONDS = 300.0  # bounds that only a starved machine comes near
+COMMAND_SECONDS = 60.0
 EFFECTS = "/tmp/effects"
 
 
@@ -63,12 +64,12 @@ class Client:
             for step in range(STEPS):
                 mark = f"a{number}.t{turn}.s{step}"
                 pause = self.random.uniform(0.0, 0.6)
-                done = await box.exec(f"echo {mark} >> {EFFECTS}; sleep {pause:.2f}", timeout=20)
+                done = await box.exec(f"echo {mark} >> {EFFECTS}; sleep {pause:.2f}", timeout=COMMAND_SECONDS)
                 assert done.returncode == 0, done
                 acknowledged.append(mark)
-            await box.exec("sed -i s/broken/fixed/ state.txt", timeout=20)
-            patch = (await box.exec("git diff", timeout=20)).output.encode()
-            seen: list[str] | None = (await box.exec(f"cat {EFFECTS}", timeout=20)).output.split()
+            await box.exec("sed -i s/broken/fixed/ state.txt", timeout=COMMAND_SECONDS)
+            patch = (await box.exec("git diff", timeout=COMMAND_SECONDS)).output.encode()
+            seen: list[str] | None = (await box.exec(f"cat {EFFECTS}", timeout=COMMAND_SECONDS)).output.split()
         except InfraError:
             seen = await asyncio.to_thread(self.look_from_outside, box)
             raise
