@@ -66,6 +66,8 @@ class SftRun:
         self.optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98))
         self.batches = [b for epoch in range(args.epochs) for b in data.plan(args.batch_tokens, args.seed + epoch)]
         self.total = args.copy_steps + len(self.batches)
+        if args.max_steps:
+            self.total = min(self.total, args.max_steps)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
 
     @property
@@ -164,6 +166,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--data", required=True, action="append", help="demonstrations; may be given several times")
     add("--out", required=True, help="folder of the trained policy; also holds the state of an unfinished run")
     add("--epochs", type=int, default=1, help="passes over the data (default 1)")
+    add("--max-steps", type=int, default=0, help="end after so many steps; 0 = all data (default 0)")
     add("--lr", type=float, default=1e-3, help="peak learning rate (default 1e-3)")
     add("--min-lr", type=float, default=1e-4, help="learning rate at the end (default 1e-4)")
     add("--warmup", type=int, default=50, help="steps of linear warm-up (default 50)")
