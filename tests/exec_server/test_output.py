@@ -29,13 +29,13 @@ async def test_a_reader_without_processor_time_loses_nothing(box: Box) -> None:
 
 
 async def test_a_reader_that_the_command_kills_is_replaced(box: Box) -> None:
-    # What it has read and not yet written dies with it: so it is killed when it has written.
+    # What it reads before it is gone dies with it: so it is killed when it has written, and is gone before more comes.
     kill = """
-        written() { until grep -q "$1" /run/swe-rl/head; do sleep 0.05; done; }
-        written 'line 100'; kill -KILL $reader; echo after; written after; kill -KILL -1; echo end
+        until grep -q 'line 100' /run/swe-rl/head; do sleep 0.05; done
+        kill -KILL $reader; while kill -0 $reader; do sleep 0.05; done 2>/dev/null; echo end
     """
     answer = await box.run(PRINT_AND_FIND_READER + kill)
-    assert (answer["returncode"], answer["output"]) == (0, LINES + "after\nend\n")
+    assert (answer["returncode"], answer["output"]) == (0, LINES + "end\n")
 
 
 async def test_a_daemon_holds_back_nothing_of_a_long_output(box: Box) -> None:

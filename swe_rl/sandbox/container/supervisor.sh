@@ -18,20 +18,15 @@ if [[ -v LC_ALL ]]; then locale=("LC_ALL=$LC_ALL"); else locale=(-u LC_ALL); fi
 LC_ALL=C # lengths are bytes
 # Signals that bash would end on; a trap, unlike ignoring them, is not handed down to commands.
 trap : HUP INT QUIT ILL TRAP ABRT FPE BUS SEGV SYS PIPE ALRM TERM XCPU XFSZ VTALRM PROF IO USR1 USR2
-cd "$folder" && mkfifo never output middle bell && exec 4<>never || exit 1
+cd "$folder" && mkfifo never output middle && exec 4<>never || exit 1
 
 milliseconds() { # -> $now; bash before 5.0 has whole seconds only
     if [[ ${EPOCHREALTIME-} ]]; then now=$((${EPOCHREALTIME/[.,]/} / 1000)); else now=$((SECONDS * 1000)); fi
 }
 
-fraction() { # fraction MS -> $seconds, as `read -t` takes them
-    seconds=00$1
-    seconds=$(($1 / 1000)).${seconds: -3}
-}
-
 nap() { # nap MS: sleep without a process (nothing is ever written to `never`)
-    fraction "$1"
-    read -r -t "$seconds" -u 4
+    local fraction=00$1
+    read -r -t "$(($1 / 1000)).${fraction: -3}" -u 4
 }
 
 await() { # await PID UNTIL_MS: 0 once the child is gone, 1 at the deadline; looks often at first, then ever more rarely
@@ -80,14 +75,15 @@ end_session() { # end_session SID: kill what is left of a command that has ended
     kill -KILL -1
 }
 
-# Output. The pipe is a FIFO opened anew for each command. A file size limit makes `cat` stop at the head's end; unlike
-# `head` and `dd` it writes all it has read at once and counts bytes, so that ending it early loses nothing. The reader
-# holds the FIFO `bell`: its end, which is the output's end, wakes this shell at once. (Reading the output itself with
-# `read -t` would lose a byte now and then: one that was read when the time ran out.)
+# Output. A file size limit makes `cat` stop at the head's end; unlike `head` and `dd` it writes all it has read at once, so
+# that nothing is lost between two readers. One `cat` serves command after command for as long as nobody else can hold
+# the pipe. (A shell that reads output itself with `read -t` loses a byte now and then: one read when the time ran out.)
 
-prepare() { # prepare HEAD: the pipe (5 reads, 7 writes) and its first reader; done before the next command comes
-    [[ $drain ]] && kill -KILL "$drain" && wait "$drain" # one that was prepared for another size
-    [[ -p output && -p middle && -p bell ]] || { rm -rf output middle bell && mkfifo output middle bell; }
+prepare() { # prepare HEAD: a pipe that no process knows (5 reads, 7 writes) and its reader
+    local count
+    end_drain
+    processes
+    [[ -p output && -p middle ]] && ((count == 1)) || { rm -rf output middle && mkfifo output middle; }
     exec 5<&- 7>&- 6<>output 5<output 7>output 6>&-
     : >head >tail >passed
     drain_head=$1 overflown='' ended=''
@@ -95,38 +91,37 @@ prepare() { # prepare HEAD: the pipe (5 reads, 7 writes) and its first reader; d
 }
 
 start_cat() {
-    exec 8<>bell 6<bell
-    (ulimit -c 0 && ulimit -f $((drain_head / 1024)) && exec cat >>head) <&5 4>&- 5<&- 6<&- 7>&- &
+    (ulimit -c 0 && ulimit -f $((drain_head / 1024)) && exec cat >>head) <&5 4>&- 5<&- 7>&- &
     drain=$!
-    exec 8>&-
 }
 
-tend_drain() { # it may have ended: at the end of the output, at the head's end, or killed by the command
-    local count status
-    if [[ $ended ]] || kill -0 "$drain"; then return; fi
-    processes
-    ((count > pids_limit - 8)) && { nap 10; return; }
-    wait "$drain"
-    status=$?
-    if ((status == 0 || status == 1)) || [[ $overflown ]]; then # 1: it cannot write any more
-        ended=1 drain=
-    elif ((status == 153)); then # 128 + SIGXFSZ: pass the rest through `tail`, and let dd report how much that was
-        overflown=1
-        tail -c "$drain_tail" <middle >tail 4>&- 5<&- 6<&- 7>&- &
-        tail_pid=$!
-        exec 8<>bell
-        dd bs=65536 <&5 >middle 2>passed 4>&- 5<&- 6<&- 7>&- &
-        drain=$!
-        exec 8>&-
-    else
-        start_cat
+end_drain() {
+    if [[ $drain ]]; then
+        kill -KILL "$drain"
+        wait "$drain"
+        drain=
     fi
 }
 
-listen() { # listen MS: wait for the reader's end
-    fraction "$1"
-    read -r -t "$seconds" -u 6
-    tend_drain
+tend_drain() { # it may have ended: at the head's end, killed by the command or, the pipe given up, at the output's end
+    local count status
+    if [[ $ended ]] || kill -0 "$drain"; then return; fi
+    processes
+    ((count > pids_limit - 8)) && return
+    wait "$drain"
+    status=$?
+    if ((status == 153)) && [[ ! $overflown ]]; then # 128 + SIGXFSZ: the rest goes through `tail`; dd reports how much
+        overflown=1
+        exec 7>&-
+        tail -c "$drain_tail" <middle >tail 4>&- 5<&- 7>&- &
+        tail_pid=$!
+        dd bs=65536 <&5 >middle 2>passed 4>&- 5<&- 7>&- &
+        drain=$!
+    elif ((status == 1)) || [[ $overflown ]]; then # 1: it cannot write any more
+        ended=1 drain=
+    else
+        start_cat
+    fi
 }
 
 collect() { # collect PID UNTIL_MS: tend the reader until the child is gone (0) or the deadline (1)
@@ -135,13 +130,10 @@ collect() { # collect PID UNTIL_MS: tend the reader until the child is gone (0) 
     began=$now
     while kill -0 "$1"; do
         ((now < $2)) || return 1
-        if [[ $ended ]]; then
-            await "$1" "$2" # it has closed its output or is about to be gone
-            return
-        fi
-        slice=$(((now - began) / 8 + 10)) # a daemon that holds the output keeps the bell silent: look at the child too
+        slice=$(((now - began) / 8 + 1))
         ((slice < 100)) || slice=100
-        listen $((now + slice <= $2 ? slice : $2 - now))
+        nap $((now + slice <= $2 ? slice : $2 - now))
+        tend_drain
         milliseconds
     done
     return 0
@@ -150,7 +142,7 @@ collect() { # collect PID UNTIL_MS: tend the reader until the child is gone (0) 
 idle() { # whether the reader has written away all that was in the pipe: it sleeps only when it has nothing to do
     local stat
     read -r -t 0 -u 5 && return 1
-    [[ $overflown ]] && read -r -t 0 -u 9 9<>middle && return 1
+    [[ $overflown ]] && read -r -t 0 -u 6 6<>middle && return 1
     IFS= read -r stat <"/proc/$drain/stat" && [[ ${stat##*) } == S* ]]
 }
 
@@ -159,20 +151,26 @@ finish_output() { # all that was printed up to now; a daemon that still holds th
     milliseconds
     until=$((now + 10000)) # for a daemon that prints without end
     while [[ ! $ended ]] && ((now < until)); do
-        if idle; then ((++calm < 3)) || break; else calm=0; fi
-        listen $((calm ? 1 : 10))
+        tend_drain
+        if idle; then
+            ((++calm == 3)) || [[ ! $overflown ]] && break # `tail` and `dd` pass on in turns
+        else
+            calm=0
+        fi
+        nap 1
         milliseconds
     done
-    if [[ ! $ended ]]; then
-        [[ $overflown ]] && kill -USR1 "$drain" && nap 20 # dd reports
-        kill -KILL "$drain" && wait "$drain"
-        drain=
-        rm -f output && mkfifo output
-    fi
-    if [[ $overflown ]]; then
-        milliseconds
-        await "$tail_pid" $((now + 3000)) || kill -KILL "$tail_pid"
-    fi
+    [[ $overflown ]] || return
+    [[ $ended ]] || { kill -USR1 "$drain" && nap 20; } # dd reports
+    end_drain
+    milliseconds
+    await "$tail_pid" $((now + 3000)) || kill -KILL "$tail_pid"
+}
+
+reuse() { # the reader for the next command, if no process can hold the pipe
+    local count
+    processes
+    [[ ! $overflown && ! $ended && -p output ]] && kill -0 "$drain" && ((count == 2)) && : >head
 }
 
 size() { # size FILE -> $bytes, and the bytes themselves in $text where builtins can print them (small, no NUL)
@@ -195,7 +193,7 @@ login() {
     for file in "${startup[@]}"; do [[ $file -nt login ]] && login=; done
     [[ $login && -f login ]] && return
     : >login.new
-    env "${locale[@]}" setsid "$BASH" -lc "$dump" 9>login.new </dev/null >/dev/null 4>&- 5<&- 6<&- 7>&- &
+    env "${locale[@]}" setsid "$BASH" -lc "$dump" 9>login.new </dev/null >/dev/null 4>&- 5<&- 7>&- &
     child=$!
     milliseconds
     await "$child" "$((now + 60000))"
@@ -217,9 +215,8 @@ run() {
     login
     milliseconds
     started=$now
-    BASH_ENV= setsid "$BASH" --norc --noprofile -c "$runner" bash "$preamble" </dev/null >&7 2>&1 4>&- 5<&- 6<&- 7>&- &
+    BASH_ENV= setsid "$BASH" --norc --noprofile -c "$runner" bash "$preamble" </dev/null >&7 2>&1 4>&- 5<&- 7>&- &
     child=$!
-    exec 7>&-
     collect "$child" $((started + timeout)) || expired=1
     end_session "$child"
     wait "$child"
@@ -236,7 +233,7 @@ run() {
     printf 'done %s %s %s %s %s %s %s\n' "$id" "$rc" "$expired" $((now - started)) "$bytes" "$tail" $((bytes + total))
     if [[ $text ]]; then printf %s "$text"; elif ((bytes)); then cat head; fi
     if ((tail)); then cat tail; fi
-    prepare "$head"
+    reuse || prepare "$head"
 }
 
 while :; do
