@@ -49,10 +49,10 @@ def convert(gguf: Path, out: Path) -> None:
     )
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # The weights are plain tensors by now; what says that they are quantised would stop save_pretrained.
-    model.hf_quantizer = None
+    model.hf_quantizer = None  # type: ignore[assignment]
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    model.to(torch.bfloat16).save_pretrained(out)
+    model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 
 

@@ -17,7 +17,7 @@ from swe_rl.trainer.sft_data import load_demonstrations
 def start(tmp_path):
     """A small untrained policy and demonstrations that always answer with the same three tokens."""
     tokenizer = train_tokenizer(["abc def"], vocab_size=300)
-    model = new_policy(tiny_config(tokenizer, hidden=128, layers=2, mlp=64), seed=1)
+    model = new_policy(tiny_config(tokenizer, layers=2, mlp=64), seed=1)
     model.save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
     data = tmp_path / "demos.jsonl"

@@ -89,9 +89,9 @@ def test_gold_edits_undo_with_sed(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "low", "high", "new", "old"),
     [
-        ("x1 = f(1)", 7, 8, "2", "(1"),  # the first 1 is another
+        ("x1 = f(1)", 7, 8, "2", "1)"),  # the first 1 is another
         ("a = b * c * d", 10, 11, "+", "* d"),  # the first star is another; a star inside would repeat
-        ("for x in y or z:", 11, 13, "and", "or z"),
+        ("for x in y or z:", 11, 13, "and", " or"),
     ],
 )
 def test_shortest_edit_takes_as_little_context_as_needed(text, low, high, new, old) -> None:

@@ -150,6 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--make", action="store_true", help="find bugs for the packages that have no recipes yet")
     parser.add_argument("--certify", action="store_true", help="grade gold and empty patches; record it in the recipes")
+    parser.add_argument("--only", action="append", default=[], help="certify only this package; may be given several times")
     parser.add_argument("--seed", type=int, default=1, help="of --make (default 1)")
     args = parser.parse_args(argv)
     out, cache, folder = Path(args.out), Path(args.cache), ROOT / "recipes"
@@ -157,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
         make(json.loads((ROOT / "packages.json").read_text()), folder, cache, args.seed)
     recipes = read_recipes(folder)
     if args.certify:
-        for package in recipes:
+        for package in (p for p in recipes if not args.only or p.package in args.only):
             file = folder / f"{package.package}.json"
             save = functools.partial(package.write, file)
             certify_recipes(package.tasks, read_tree(package.sdist(cache)), out, package.package, save)
