@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,7 @@ def ray_cluster(config: Config, temp_dir: Path) -> Iterator[None]:
 def _start(where: dict[str, Any], *, tries: int) -> None:
     """A node that is slow to start (a busy machine) aborts itself after a fixed time and raises a bare Exception: try again."""
     for left in reversed(range(tries)):
+        on_term = signal.getsignal(signal.SIGTERM)
         before = set(psutil.Process().children(recursive=True))
         try:
             ray.init(**where, namespace="swe-rl", log_to_driver=False, logging_level=logging.ERROR)
@@ -64,4 +66,7 @@ def _start(where: dict[str, Any], *, tries: int) -> None:
                 ) from error
             log.warning("Ray did not start, trying again: %s", str(error).splitlines()[0])
         else:
+            signal.signal(
+                signal.SIGTERM, on_term
+            )  # Ray puts its own there, which prints a stack and skips our cleaning up
             return

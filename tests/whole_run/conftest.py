@@ -91,7 +91,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     write_tasks(folder / "heldout.jsonl", tasks[:2])
     tokenizer = train_tokenizer(["def add(a, b):\n    return a - b\n```bash\ncat calc.py\n```"] * 4, vocab_size=320)
     policy = folder / "policy"
-    new_policy(tiny_config(tokenizer, hidden=64, layers=2, mlp=96, kv_heads=1), seed=1).save_pretrained(policy)
+    new_policy(tiny_config(tokenizer, hidden=256, layers=2, mlp=96), seed=1).save_pretrained(policy)
     tokenizer.save_pretrained(policy)
     (folder / "run.yaml").write_text(
         f"""
