@@ -10,7 +10,7 @@ from swe_rl.errors import SweRlError, UsageError
 
 # command: (module with main(argv) -> int, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "train": ("swe_rl.train", "train a policy on tasks (GRPO)"),
+    "train": ("swe_rl.train_command", "train a policy on tasks (GRPO)"),
     "eval": ("swe_rl.evaluate.command", "evaluate a checkpoint or an endpoint on tasks"),
     "sft": ("swe_rl.trainer.sft", "warm-start a policy on demonstration trajectories"),
     "engine": ("swe_rl.engine.embedded.server", "serve a policy on the CPU (SGLang's /generate)"),

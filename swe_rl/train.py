@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import time
 from typing import Any
 
 from swe_rl.cluster.preflight import check_disk
-from swe_rl.cluster.processes import die_with_parent, end_recorded_processes
+from swe_rl.cluster.processes import end_recorded_processes
 from swe_rl.cluster.session import Session, training_session
-from swe_rl.cluster.supervise import run_supervised, supervised
 from swe_rl.config import Config
-from swe_rl.config.check import check_run
-from swe_rl.config.load import load_config, print_and_exit_on_dry_run
 from swe_rl.evaluate.held_out import choose, rates
 from swe_rl.observe.metrics import MetricsLog, drop_after
 from swe_rl.observe.plots import draw_plots
@@ -24,25 +19,6 @@ from swe_rl.rollout.remote import RolloutCall
 from swe_rl.run_folder import RunFolder, read_json, write_json
 from swe_rl.tasks.load import load_tasks
 from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoint
-
-DESCRIPTION = "Train a policy on tasks with GRPO. Give the same command again and an interrupted run continues."
-
-
-def main(argv: list[str]) -> int:
-    """`swe-rl train`: check everything that can be checked, then run the driver below a supervisor that owns it."""
-    loaded = load_config(argv, prog="swe-rl train", description=DESCRIPTION)
-    print_and_exit_on_dry_run(loaded)
-    check_run(loaded.config)
-    if not supervised():
-        return run_supervised([sys.executable, "-m", "swe_rl", "train", *argv])
-    die_with_parent(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, _interrupt)
-    drive(loaded.config)
-    return 0
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def drive(config: Config) -> None:
