@@ -150,7 +150,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--make", action="store_true", help="find bugs for the packages that have no recipes yet")
     parser.add_argument("--certify", action="store_true", help="grade gold and empty patches; record it in the recipes")
-    parser.add_argument("--only", action="append", default=[], help="certify only this package; may be given several times")
+    parser.add_argument(
+        "--only", action="append", default=[], help="certify only this package; may be given several times"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of --make (default 1)")
     args = parser.parse_args(argv)
     out, cache, folder = Path(args.out), Path(args.cache), ROOT / "recipes"

@@ -18,7 +18,16 @@ from swe_rl.tasks.synth.repository import build_archive, change_patch, hidden_tr
 from swe_rl.types import Task
 
 # Left out of every task's repository: test settings (the grader brings its own), packaging, what only bloats archives.
-SETTINGS_FILES = {"pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "setup.py", "noxfile.py", "Makefile"}
+SETTINGS_FILES = {
+    "pytest.ini",
+    ".pytest.ini",
+    "tox.ini",
+    "setup.cfg",
+    "pyproject.toml",
+    "setup.py",
+    "noxfile.py",
+    "Makefile",
+}
 EXAMPLE_LENGTH = 90
 
 
