@@ -35,10 +35,11 @@ STOP_BOUND = 5.0  # seconds the supervisor may take to end its descendants befor
 @functools.cache
 def pid_namespace() -> list[str]:
     """A prefix that gives a command a PID namespace where util-linux and the kernel allow it, else nothing."""
-    program = shutil.which("unshare")
-    if program is None:
+    program, owned = shutil.which("unshare"), shutil.which("setpriv")
+    if program is None or owned is None:
         return []
-    prefix = [program, *([] if os.getuid() == 0 else ["--user", "--map-current-user"])]
+    # `unshare` stays outside as the namespace's parent and would outlive a run that is killed; so it dies with it.
+    prefix = [owned, "--pdeathsig", "KILL", program, *([] if os.getuid() == 0 else ["--user", "--map-current-user"])]
     prefix += ["--pid", "--fork", "--kill-child", "--mount-proc"]
     try:
         done = subprocess.run([*prefix, "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
