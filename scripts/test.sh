@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # Set up and run all checks: formatter, linter, types, then the tests, the quick ones first.
 #
-#   bash scripts/test.sh             everything this machine can run (up to an hour on 2 cores)
+#   bash scripts/test.sh             all but the tests marked slow: about 20 minutes on 2 cores
+#   bash scripts/test.sh --all       the slow ones too (storms, red team, whole quickstart): an hour and more
 #   bash scripts/test.sh --fast      lint, types and the unmarked tests only (minutes)
 #   bash scripts/test.sh -- ARGS     set up, then pytest with these arguments
 #
-# As root on Debian or Ubuntu it installs what the container tests need (docker.io, podman, bubblewrap, openssh-server; apt) and
+# As root on Debian or Ubuntu it installs what the container tests need (docker.io, bubblewrap, openssh-server; apt) and
 # the tests start engines of their own, below a private folder. Without root those tests are left out, and it says so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-mode=all
+mode=default
 case ${1:-} in
   --fast) mode=fast ;;
+  --all) mode=all ;;
   --) mode=custom; shift ;;
-  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
   '') ;;
   *) echo "test: unknown flag $1 (see --help)" >&2; exit 2 ;;
 esac
@@ -29,7 +31,7 @@ if [ "$mode" = custom ]; then exec python -m pytest "$@"; fi
 
 step() { printf '\n== %s\n' "$*"; }
 need=(bwrap:bubblewrap)
-[ "$mode" = fast ] || need+=(dockerd:docker.io podman:podman sshd:openssh-server)
+[ "$mode" = fast ] || need+=(dockerd:docker.io sshd:openssh-server)
 missing=()
 for pair in "${need[@]}"; do
   PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
@@ -51,10 +53,14 @@ ruff format --check . && ruff check . && mypy
 
 step "fast tests"
 python -m pytest -q -m "not slow and not docker and not podman and not sglang and not ray"
-[ "$mode" = all ] || exit 0
+[ "$mode" != fast ] || exit 0
 
 step "SGLang on the CPU (an environment of its own, about 1.6 GB the first time)"
 bash scripts/setup_sglang_cpu.sh
 
-step "all other tests: Ray, engines, containers, whole runs"
-python -m pytest -q -m "(slow or docker or podman or sglang or ray)$without" --timeout 900
+step "Ray, engines, containers"
+python -m pytest -q -m "(docker or podman or sglang or ray) and not slow$without" --timeout 900
+[ "$mode" = all ] || exit 0
+
+step "the slow tests"
+python -m pytest -q -m "slow$without" --timeout 1800
