@@ -74,6 +74,8 @@ def is_dead_local_pool(pool_id: str) -> bool:
     if len(parts) != 4 or parts[:2] != [PREFIX, socket.gethostname()]:
         return False
     try:
-        return f"{psutil.Process(int(parts[2])).create_time():.2f}" != parts[3]
+        process = psutil.Process(int(parts[2]))
+        # One that was killed stays a zombie until its parent, perhaps a slow init, has waited for it.
+        return process.status() == psutil.STATUS_ZOMBIE or f"{process.create_time():.2f}" != parts[3]
     except (psutil.NoSuchProcess, ValueError):
         return True
