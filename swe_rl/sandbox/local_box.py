@@ -63,7 +63,9 @@ def owner_record() -> dict[str, float]:
 def _owner_lives(box: Path) -> bool:
     try:
         owner = json.loads((box / "owner.json").read_text())
-        return abs(psutil.Process(int(owner["pid"])).create_time() - float(owner["started"])) < 1.0
+        process = psutil.Process(int(owner["pid"]))
+        same = abs(process.create_time() - float(owner["started"])) < 1.0
+        return same and process.status() != psutil.STATUS_ZOMBIE  # killed, and not yet waited for by its parent
     except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
         return False
 
