@@ -59,8 +59,8 @@ step "SGLang on the CPU (an environment of its own, about 1.6 GB the first time)
 bash scripts/setup_sglang_cpu.sh
 
 step "Ray, engines, containers"
-python -m pytest -q -m "(docker or podman or sglang or ray) and not slow$without" --timeout 900
+python -m pytest -q -m "(docker or podman or sglang or ray) and (sglang or not slow)$without" --timeout 900
 [ "$mode" = all ] || exit 0
 
 step "the slow tests"
-python -m pytest -q -m "slow$without" --timeout 1800
+python -m pytest -q -m "slow and not sglang$without" --timeout 1800

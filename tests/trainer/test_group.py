@@ -90,10 +90,11 @@ def test_bad_samples_and_bad_folders_leave_the_group_alive(tiny_model, tmp_path)
 def test_a_full_disk_leaves_the_old_checkpoint(tiny_model, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], check=True)
-    try:
-        with TrainerGroup(make_config(tiny_model, save_keep=3)) as group:
-            needed = group._call("checkpoint_bytes")[0]
+    with TrainerGroup(make_config(tiny_model, save_keep=3)) as group:
+        needed = group._call("checkpoint_bytes")[0]
+        size = f"size={4 * needed + 400_000}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(disk)], check=True)
+        try:
             group.train(0, make_samples())
             first = checkpoint_folder(disk, 1)
             group.save(first, {"step": 1})
@@ -108,5 +109,5 @@ def test_a_full_disk_leaves_the_old_checkpoint(tiny_model, tmp_path):
             (disk / "other").unlink()
             assert group.load(first) == {"step": 1}
             group.train(1, make_samples(seed=1))  # the group is still in step
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
