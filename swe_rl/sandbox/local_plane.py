@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -21,13 +22,18 @@ import aiohttp
 from aiodocker import DockerError
 
 from swe_rl.config.sandbox import SandboxSettings
-from swe_rl.errors import SandboxError, SandboxUnavailable
+from swe_rl.deadline import Deadline
+from swe_rl.errors import InfraError, SandboxError, SandboxUnavailable
 from swe_rl.sandbox.container.engine import Engine
 from swe_rl.sandbox.container.local_image import DEFAULT_TAG, build_local_image
 from swe_rl.sandbox.pool import PoolProvider
 from swe_rl.sandbox.pool_process import PoolProcess
+from swe_rl.types import Task
+
+log = logging.getLogger(__name__)
 
 ENGINE_SECONDS = 5.0
+PROOF_SECONDS = 20.0
 ENGINE_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 
 
@@ -61,7 +67,7 @@ async def open_local_plane(config: SandboxSettings, name: str) -> PoolProvider:
             await podman.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
-    return PoolProvider(
+    provider = PoolProvider(
         process.url,
         token=process.token,
         name=name,
@@ -69,6 +75,32 @@ async def open_local_plane(config: SandboxSettings, name: str) -> PoolProvider:
         default_image=DEFAULT_TAG,
         on_close=stop,
     )
+    try:
+        await prove(provider)
+    except BaseException:
+        await provider.aclose()
+        raise
+    return provider
+
+
+async def prove(provider: PoolProvider) -> None:
+    """One container is made, answers and goes: an engine that answers need not be able to start any (Podman without its limits).
+
+    Raises SandboxUnavailable with the engine's reason.
+    """
+    task = Task("swe-rl-proof", "is there a working container engine?", workdir="/tmp")
+    deadline = Deadline(PROOF_SECONDS)
+    try:
+        sandbox = await provider.open(task, deadline=deadline, purpose="proof")
+        try:
+            result = await sandbox.exec("echo it works", timeout=deadline.remaining())
+        finally:
+            await sandbox.close()
+    except InfraError as error:
+        log.warning("%s answers, but no container could be used: %s", provider.name, error)
+        raise SandboxUnavailable(f"{provider.name} answers, but no container could be used: {error}") from error
+    if result.output.strip() != "it works":
+        raise SandboxUnavailable(f"{provider.name} ran a container, but its command answered {result.output[:300]!r}")
 
 
 def engine_urls(name: str) -> list[str]:

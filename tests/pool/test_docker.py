@@ -18,8 +18,11 @@ from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.deadline import Deadline
 from swe_rl.errors import SandboxError, SandboxUnavailable
 from swe_rl.grading.grader import grade_patch
+from swe_rl.sandbox.container.local_image import DEFAULT_TAG
 from swe_rl.sandbox.local_plane import open_local_plane
 from swe_rl.sandbox.pool import PoolProvider
+from swe_rl.sandbox.protocol import SandboxProvider
+from swe_rl.sandbox.provider import open_provider
 from swe_rl.types import Task, Verdict
 from tests.docker_engine import TEST_IMAGE, Engine
 from tests.pool.conftest import until
@@ -160,6 +163,33 @@ async def test_an_engine_that_does_not_answer_is_said(monkeypatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/docker.sock")
     with pytest.raises(SandboxUnavailable, match="/no/such"):
         await open_local_plane(SandboxSettings(), "docker")
+
+
+async def test_an_engine_that_cannot_run_a_container_is_passed_over(
+    engine: Engine, monkeypatch, caplog, tmp_path
+) -> None:
+    await (await open_provider_on(engine, monkeypatch)).aclose()  # the image is there now
+    engine.docker("tag", DEFAULT_TAG, "kept:1")
+    empty = tmp_path / "empty.tar"
+    with tarfile.open(empty, "w"):
+        pass
+    engine.docker("import", str(empty), DEFAULT_TAG)  # no shell in it: every container fails to start
+    try:
+        with pytest.raises(SandboxUnavailable, match="no container could be used"):
+            await open_local_plane(SandboxSettings(), "docker")
+        provider = await open_provider_on(engine, monkeypatch)
+        assert provider.name != "docker"
+        await provider.aclose()
+        assert "no container could be used" in caplog.text
+    finally:
+        engine.docker("tag", "kept:1", DEFAULT_TAG)
+    assert engine.docker("ps", "-aq", "--filter", "label=swe-rl.managed") == ""
+
+
+async def open_provider_on(engine: Engine, monkeypatch) -> SandboxProvider:
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    monkeypatch.setenv("CONTAINER_HOST", "unix:///no/such/podman.sock")
+    return await open_provider(SandboxSettings(sandbox="auto"))
 
 
 @pytest.mark.parametrize("victim", ["driver", "driver and plane"])
