@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from swe_rl.sandbox.exec_server.faults import ExecFault, fault_of
+from swe_rl.sandbox.exec_server.faults import ExecFault
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (
@@ -96,7 +96,7 @@ class Answers:
         try:
             body = await _to_json(work)
         except Exception as error:
-            fault = fault_of(error)
+            fault = ExecFault.of(error)
             if fault is not None and fault.kind != "outcome_unknown":
                 self._db.execute("DELETE FROM answers WHERE key = ?", (key,))  # nothing was done: it may be tried again
             else:

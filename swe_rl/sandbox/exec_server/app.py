@@ -15,7 +15,6 @@ from swe_rl.sandbox.exec_server import grade
 from swe_rl.sandbox.exec_server.answers import Answers
 from swe_rl.sandbox.exec_server.faults import ExecFault
 from swe_rl.sandbox.exec_server.metrics import ExecMetrics
-from swe_rl.sandbox.exec_server.middleware import guard
 from swe_rl.sandbox.exec_server.node import Node
 from swe_rl.sandbox.exec_server.requests import (
     Body,
@@ -25,9 +24,11 @@ from swe_rl.sandbox.exec_server.requests import (
     EvaluateBody,
     ExecBody,
     PullBody,
-    parse,
 )
 from swe_rl.sandbox.exec_server.status import page, snapshot
+from swe_rl.sandbox.server.bodies import parse
+from swe_rl.sandbox.server.guard import guard
+from swe_rl.sandbox.server.pages import status_answer
 
 MAX_BODY = 128 * 1024 * 1024
 MAX_FILE = 512 * 1024 * 1024
@@ -40,10 +41,12 @@ def make_app(node: Node, answers: Answers) -> web.Application:
     """The application; the caller starts and stops `node` around it."""
     metrics = ExecMetrics(node, answers)
     routes = ExecRoutes(node, answers, metrics)
-    app = web.Application(middlewares=[guard(node.settings.token, metrics.observe)], client_max_size=MAX_BODY)
+    app = web.Application(
+        middlewares=[guard(ExecFault, node.settings.token, metrics.observe)], client_max_size=MAX_BODY
+    )
     app.router.add_get("/healthz", routes.healthz)
     app.router.add_get("/status", routes.status)
-    app.router.add_get("/metrics", routes.metrics)
+    app.router.add_get("/metrics", metrics.answer)
     app.router.add_get("/images", routes.images)
     app.router.add_post("/image/pull", routes.pull)
     app.router.add_post("/container/create", routes.create)
@@ -71,12 +74,7 @@ class ExecRoutes:
     async def status(self, request: web.Request) -> web.Response:
         status = await snapshot(self._node, self._answers)
         self._metrics.containers = len(status.get("containers", []))
-        if "text/html" in request.headers.get("Accept", ""):
-            return web.Response(text=page(status), content_type="text/html")
-        return web.json_response(status)
-
-    async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), content_type="text/plain")
+        return status_answer(request, status, page)
 
     async def images(self, request: web.Request) -> web.Response:
         return web.json_response({"images": await self._node.images.listed()})

@@ -1,29 +1,11 @@
-"""What the exec server answers when it cannot do what it was asked: one kind per remedy, each with its HTTP status."""
+"""What the exec server answers when it cannot do what it was asked: from typed errors to kinds."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from swe_rl.errors import InfraError, UsageError
 from swe_rl.sandbox.container import errors
+from swe_rl.sandbox.server.faults import ServerFault
 
-STATUS = {
-    "bad_request": 400,
-    "unauthorized": 401,
-    "container_gone": 404,
-    "image_missing": 404,
-    "not_found": 404,
-    "key_conflict": 409,
-    "name_conflict": 409,
-    "container_busy": 409,
-    "too_large": 413,
-    "image_unusable": 422,
-    "outcome_unknown": 500,
-    "engine_error": 502,
-    "engine_unavailable": 503,
-    "image_pulling": 503,
-}
-RETRYABLE = {"engine_unavailable", "image_pulling", "container_busy"}
 KINDS: list[tuple[type[Exception], str]] = [
     (errors.ContainerGone, "container_gone"),
     (errors.ContainerBusy, "container_busy"),
@@ -39,25 +21,28 @@ KINDS: list[tuple[type[Exception], str]] = [
 ]
 
 
-class ExecFault(Exception):
-    """A refusal with a kind of `STATUS`; becomes the JSON body `{"error": {"kind", "message", "retry"}}`."""
+class ExecFault(ServerFault):
+    """The kinds that only an exec server knows."""
 
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+    SERVER = "exec"
+    STATUS = ServerFault.STATUS | {
+        "container_gone": 404,
+        "image_missing": 404,
+        "name_conflict": 409,
+        "container_busy": 409,
+        "image_unusable": 422,
+        "outcome_unknown": 500,
+        "engine_error": 502,
+        "engine_unavailable": 503,
+        "image_pulling": 503,
+    }
+    RETRYABLE = ("engine_unavailable", "image_pulling", "container_busy")
 
-    @property
-    def status(self) -> int:
-        return STATUS[self.kind]
-
-    def body(self) -> dict[str, Any]:
-        return {"error": {"kind": self.kind, "message": str(self), "retry": self.kind in RETRYABLE}}
-
-
-def fault_of(error: Exception) -> ExecFault | None:
-    """The fault that a typed error means; None for an error that nobody raised on purpose."""
-    if isinstance(error, ExecFault):
-        return error
-    if isinstance(error, errors.EngineRefused) and "already in use by container" in str(error):
-        return ExecFault("name_conflict", str(error))
-    return next((ExecFault(kind, str(error)) for known, kind in KINDS if isinstance(error, known)), None)
+    @classmethod
+    def of(cls, error: Exception) -> ServerFault | None:
+        """The fault that a typed error means; None for an error that nobody raised on purpose."""
+        if isinstance(error, ServerFault):
+            return error
+        if isinstance(error, errors.EngineRefused) and "already in use by container" in str(error):
+            return cls("name_conflict", str(error))
+        return next((cls(kind, str(error)) for known, kind in KINDS if isinstance(error, known)), None)

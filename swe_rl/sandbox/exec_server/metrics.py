@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from swe_rl.sandbox.exec_server.answers import Answers
 from swe_rl.sandbox.exec_server.node import Node
+from swe_rl.sandbox.server.metrics import ServerMetrics
 
 
-class ExecMetrics(Collector):
-    """`observe` each request; `render` for GET /metrics."""
+class ExecMetrics(ServerMetrics):
+    """What this node does and holds."""
 
     def __init__(self, node: Node, answers: Answers) -> None:
         self._node, self._answers = node, answers
         self.containers = 0  # as last listed
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        self._seconds = Histogram(
-            "swe_exec_request_seconds",
-            "time to answer, by route and status",
-            ["route", "status"],
-            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000),
-            registry=self._registry,
-        )
-
-    def observe(self, route: str, status: int, seconds: float) -> None:
-        self._seconds.labels(route, str(status)).observe(seconds)
-
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+        super().__init__("exec")
 
     def collect(self) -> Iterator[Metric]:
         node, pulls = self._node, self._node.images.puller.jobs.values()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from swe_rl.sandbox.exec_server.faults import ExecFault
 from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
 
 MAX_COMMAND = 8 * 1024 * 1024
@@ -100,15 +99,3 @@ class PullBody(Body):
     image: str = Field(min_length=1, max_length=512)
     timeout: Seconds | None = None
     stream: bool = False
-
-
-B = TypeVar("B", bound=BaseModel)
-
-
-def parse(kind: type[B], raw: bytes) -> B:
-    """The checked body. Raises ExecFault `bad_request` naming each wrong field."""
-    try:
-        return kind.model_validate_json(raw or b"{}")
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
-        raise ExecFault("bad_request", "; ".join(lines[:10])) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -11,26 +10,29 @@ from aiohttp import web
 from swe_rl.sandbox.pool_server.faults import PoolFault
 from swe_rl.sandbox.pool_server.lease import Lease
 from swe_rl.sandbox.pool_server.metrics import PoolMetrics
-from swe_rl.sandbox.pool_server.middleware import guard
 from swe_rl.sandbox.pool_server.node_api import NodeUnreachable
 from swe_rl.sandbox.pool_server.pool import Pool
-from swe_rl.sandbox.pool_server.requests import AllocateBody, CloseBody, HeartbeatBody, NodeBody, parse
+from swe_rl.sandbox.pool_server.requests import AllocateBody, CloseBody, HeartbeatBody, NodeBody
 from swe_rl.sandbox.pool_server.status import page, snapshot
+from swe_rl.sandbox.server.bodies import parse
+from swe_rl.sandbox.server.guard import Handler, guard
+from swe_rl.sandbox.server.pages import status_answer
 
 MAX_BODY = 512 * 1024 * 1024  # an uploaded repository
 ANSWER_GRACE = 20.0  # seconds that a node may take beyond a command's own timeout
 DEFAULT_TIMEOUT, LONGEST_TIMEOUT = 60.0, 86400.0
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(pool: Pool) -> web.Application:
     """The application; the caller starts and stops `pool` around it."""
     metrics = PoolMetrics(pool)
-    routes = PoolRoutes(pool, metrics)
-    app = web.Application(middlewares=[guard(pool.settings.token, metrics.observe)], client_max_size=MAX_BODY)
+    routes = PoolRoutes(pool)
+    app = web.Application(
+        middlewares=[guard(PoolFault, pool.settings.token, metrics.observe)], client_max_size=MAX_BODY
+    )
     app.router.add_get("/healthz", routes.healthz)
     app.router.add_get("/status", routes.status)
-    app.router.add_get("/metrics", routes.metrics)
+    app.router.add_get("/metrics", metrics.answer)
     app.router.add_get("/nodes", routes.nodes)
     app.router.add_post("/nodes", routes.join)
     app.router.add_post("/nodes/drain", routes.drain)
@@ -48,20 +50,14 @@ def make_app(pool: Pool) -> web.Application:
 class PoolRoutes:
     """One method a route; errors are `PoolFault`s, which the middleware turns into answers."""
 
-    def __init__(self, pool: Pool, metrics: PoolMetrics) -> None:
-        self._pool, self._metrics = pool, metrics
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
 
     async def healthz(self, request: web.Request) -> web.Response:
         return web.json_response({"ok": True, "pool_id": self._pool.store.pool_id})
 
     async def status(self, request: web.Request) -> web.Response:
-        status = snapshot(self._pool)
-        if "text/html" in request.headers.get("Accept", ""):
-            return web.Response(text=page(status), content_type="text/html")
-        return web.json_response(status)
-
-    async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), content_type="text/plain")
+        return status_answer(request, snapshot(self._pool), page)
 
     async def nodes(self, request: web.Request) -> web.Response:
         return web.json_response({"nodes": snapshot(self._pool)["nodes"]})

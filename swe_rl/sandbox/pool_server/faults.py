@@ -1,38 +1,22 @@
-"""What the pool answers when it cannot do what it was asked: one kind per remedy, each with its HTTP status."""
+"""What the pool answers when it cannot do what it was asked."""
 
 from __future__ import annotations
 
-from typing import Any
-
-STATUS = {
-    "bad_request": 400,
-    "unauthorized": 401,
-    "lease_unknown": 404,
-    "image_missing": 404,
-    "node_unknown": 404,
-    "not_found": 404,
-    "key_conflict": 409,
-    "node_busy": 409,
-    "lease_gone": 410,
-    "too_large": 413,
-    "node_error": 502,
-    "node_unreachable": 502,
-    "unavailable": 503,
-    "stopping": 503,
-}
-RETRYABLE = {"node_unreachable", "stopping"}  # the same request with the same key may succeed soon
+from swe_rl.sandbox.server.faults import ServerFault
 
 
-class PoolFault(Exception):
-    """A refusal with a kind of `STATUS`; becomes the JSON body `{"error": {"kind", "message", "retry"}}`."""
+class PoolFault(ServerFault):
+    """The kinds that only a pool server knows."""
 
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-    @property
-    def status(self) -> int:
-        return STATUS[self.kind]
-
-    def body(self) -> dict[str, Any]:
-        return {"error": {"kind": self.kind, "message": str(self), "retry": self.kind in RETRYABLE}}
+    SERVER = "pool"
+    STATUS = ServerFault.STATUS | {
+        "lease_unknown": 404,
+        "image_missing": 404,
+        "node_unknown": 404,
+        "node_busy": 409,
+        "lease_gone": 410,
+        "node_error": 502,
+        "node_unreachable": 502,
+        "unavailable": 503,
+    }
+    RETRYABLE = ("node_unreachable", "internal")

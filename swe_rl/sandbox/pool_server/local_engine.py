@@ -13,14 +13,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
-from aiohttp import web
 
 from swe_rl.errors import InfraError
 from swe_rl.sandbox.container.engine import Engine
 from swe_rl.sandbox.container.limits import Limits
-from swe_rl.sandbox.exec_server.answers import Answers, open_database
-from swe_rl.sandbox.exec_server.app import make_app
-from swe_rl.sandbox.exec_server.node import Node
+from swe_rl.sandbox.exec_server.serving import exec_server
 from swe_rl.sandbox.exec_server.settings import ExecSettings
 from swe_rl.sandbox.pool_server.allocator import LABEL_POOL
 
@@ -39,19 +36,8 @@ async def local_exec_server(docker_host: str, token: str, folder: Path) -> Async
     await sweep(docker_host)
     limits = Limits(network=True)  # a task of this run may ask for a network; without asking it has none
     settings = ExecSettings(str(folder / "exec.sqlite3"), docker_host, token, limits)
-    db = open_database(settings.database)
-    answers, node = Answers(db), Node(settings, db)
-    await node.start()
-    runner = web.AppRunner(make_app(node, answers), access_log=None, shutdown_timeout=1.0)
-    try:
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await answers.aclose()
-        await runner.cleanup()
-        await node.stop()
-        db.close()
+    async with exec_server(settings, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.port}"
 
 
 async def sweep(docker_host: str) -> None:

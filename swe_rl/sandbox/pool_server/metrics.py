@@ -5,33 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from swe_rl.sandbox.pool_server.pool import Pool
+from swe_rl.sandbox.server.metrics import ServerMetrics
 
 
-class PoolMetrics(Collector):
-    """`observe` each request; `render` for GET /metrics."""
+class PoolMetrics(ServerMetrics):
+    """Leases, nodes and the waiting line."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        self._seconds = Histogram(
-            "swe_pool_request_seconds",
-            "time to answer, by route and status",
-            ["route", "status"],
-            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000),
-            registry=self._registry,
-        )
-
-    def observe(self, route: str, status: int, seconds: float) -> None:
-        self._seconds.labels(route, str(status)).observe(seconds)
-
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+        super().__init__("pool")
 
     def collect(self) -> Iterator[Metric]:
         pool = self._pool

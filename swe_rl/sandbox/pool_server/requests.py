@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
-
-from swe_rl.sandbox.pool_server.faults import PoolFault
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(max_length=300)]
 Key = Annotated[str, Field(min_length=8, max_length=200)]
@@ -15,9 +13,6 @@ DAY = 86400.0
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-
-AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 class AllocateBody(Body):
@@ -54,12 +49,3 @@ class NodeBody(Body):
     url: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+/?$", max_length=500)]
     capacity: Annotated[int, Field(ge=1, le=10_000)] | None = None
     force: bool = False
-
-
-def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
-    """Raises PoolFault("bad_request") that names each wrong field."""
-    try:
-        return kind.model_validate_json(raw or b"{}")
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
-        raise PoolFault("bad_request", "; ".join(lines[:10])) from None

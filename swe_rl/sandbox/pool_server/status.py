@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from swe_rl.sandbox.pool_server.lease import LeaseState
 from swe_rl.sandbox.pool_server.pool import Pool
-
-STYLE = "body{font:14px sans-serif;margin:2em}td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}"
+from swe_rl.sandbox.server.pages import html_page
 
 
 def snapshot(pool: Pool) -> dict[str, Any]:
@@ -60,29 +57,8 @@ def snapshot(pool: Pool) -> dict[str, Any]:
 
 
 def page(status: dict[str, Any]) -> str:
-    """The snapshot as one HTML page without scripts. Every value is escaped: names come from callers."""
+    """The snapshot as one HTML page, oldest leases first."""
     facts = {key: value for key, value in status.items() if not isinstance(value, list)}
     nodes, leases = status["nodes"], sorted(status["leases"], key=lambda lease: -lease["age_s"])
-    return (
-        f"<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5><title>swe-rl pool</title>"
-        f"<style>{STYLE}</style><h1>Pool {html.escape(status['pool_id'])}</h1>{_table(facts.items())}"
-        f"<h2>{len(nodes)} nodes</h2>{_rows(nodes)}<h2>{len(leases)} leases, oldest first</h2>{_rows(leases)}"
-    )
-
-
-def _table(items: Iterable[tuple[str, Any]]) -> str:
-    return f"<table>{''.join(f'<tr><th>{_cell(name)}<td>{_cell(value)}' for name, value in items)}</table>"
-
-
-def _rows(rows: list[dict[str, Any]]) -> str:
-    if not rows:
-        return "<p>none</p>"
-    head = "".join(f"<th>{_cell(name)}" for name in rows[0])
-    lines = "".join("<tr>" + "".join(f"<td>{_cell(value)}" for value in row.values()) for row in rows)
-    return f"<table><tr>{head}{lines}</table>"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return html.escape(", ".join(f"{key} {inner}" for key, inner in value.items()) or "none")
-    return html.escape("" if value is None else str(value))
+    tables = {f"{len(nodes)} nodes": nodes, f"{len(leases)} leases, oldest first": leases}
+    return html_page(f"Pool {status['pool_id']}", facts, tables)

@@ -10,24 +10,29 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from swe_rl.sandbox.exec_server.faults import ExecFault, fault_of
+from swe_rl.sandbox.server.faults import ServerFault
 
-access = logging.getLogger("swe_rl.exec.access")
 log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Observe = Callable[[str, int, float], None]
 OPEN_PATHS = {"/healthz"}
 
 
-def guard(token: str, observe: Observe) -> Callable:
-    """Middleware of all routes. An empty token asks for none: the command then binds to loopback only."""
+def access_log(server: str) -> logging.Logger:
+    """The logger of one JSON line per request; `server` is a `ServerFault.SERVER`."""
+    return logging.getLogger(f"swe_rl.{server}.access")
+
+
+def guard(fault: type[ServerFault], token: str, observe: Observe) -> Callable:
+    """Middleware of all routes. An empty token asks for none: the server then binds to loopback only."""
+    access = access_log(fault.SERVER)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        started = time.perf_counter()
+        started = time.monotonic()
         status = 499  # the caller went away
         try:
-            response = await _answer(request, handler, token)
+            response = await _answer(request, handler, fault, token)
             status = response.status
             return response
         except web.HTTPException as refusal:
@@ -36,7 +41,7 @@ def guard(token: str, observe: Observe) -> Callable:
         finally:
             resource = request.match_info.route.resource
             name = resource.canonical if resource is not None else "unknown"  # no new metric for any path one may ask
-            seconds = time.perf_counter() - started
+            seconds = time.monotonic() - started
             observe(name, status, seconds)
             if access.isEnabledFor(logging.INFO):
                 line = {"at": time.time(), "peer": request.remote, "method": request.method, "path": name}
@@ -45,24 +50,26 @@ def guard(token: str, observe: Observe) -> Callable:
     return middleware
 
 
-async def _answer(request: web.Request, handler: Handler, token: str) -> web.StreamResponse:
+async def _answer(request: web.Request, handler: Handler, fault: type[ServerFault], token: str) -> web.StreamResponse:
     try:
         if token and request.path not in OPEN_PATHS and not authorized(request.headers.get("Authorization", ""), token):
-            raise ExecFault("unauthorized", "a bearer token is needed: set SWE_SERVER_TOKEN to the exec server's")
+            needs = f"a bearer token is needed: set SWE_SERVER_TOKEN to the {fault.SERVER} server's"
+            raise fault("unauthorized", needs)
         return await handler(request)
     except web.HTTPRequestEntityTooLarge as error:
-        raise_too_large = ExecFault("too_large", f"the body has {error.text or 'too many bytes'}")
-        return web.json_response(raise_too_large.body(), status=413)
+        return _refused(fault("too_large", f"the body has {error.text or 'too many bytes'}"))
     except (web.HTTPException, ConnectionError):
         raise
     except Exception as error:
-        fault = fault_of(error)
-        if fault is not None:
-            return web.json_response(fault.body(), status=fault.status)
-        # One request's bug must not end the connection without an answer.
-        log.exception("%s %s failed", request.method, request.path)
-        body = {"error": {"kind": "internal", "message": f"{type(error).__name__}: {error}", "retry": False}}
-        return web.json_response(body, status=500)
+        known = fault.of(error)
+        if known is None:  # one request's bug must not end the connection without an answer
+            log.exception("%s %s failed", request.method, request.path)
+            known = fault("internal", f"{type(error).__name__}: {error}")
+        return _refused(known)
+
+
+def _refused(fault: ServerFault) -> web.Response:
+    return web.json_response(fault.body(), status=fault.status)
 
 
 def authorized(header: str, token: str) -> bool:

@@ -1,0 +1,48 @@
+"""A running exec server, in a process of its own or inside another server's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from swe_rl.sandbox.exec_server.answers import Answers, open_database
+from swe_rl.sandbox.exec_server.app import make_app
+from swe_rl.sandbox.exec_server.node import Node
+from swe_rl.sandbox.exec_server.settings import ExecSettings
+from swe_rl.sandbox.server.process import Listening, listening
+
+
+@dataclass(frozen=True)
+class ExecServer:
+    """It answers on `port`. Its containers outlive it."""
+
+    node: Node
+    answers: Answers
+    listening: Listening
+
+    @property
+    def port(self) -> int:
+        return self.listening.port
+
+    async def drain(self) -> None:
+        """No new connections; commands under way may still end, for a bounded time."""
+        await self.listening.refuse_new()
+        await self.answers.drained(self.node.settings.drain_seconds)
+
+
+@contextlib.asynccontextmanager
+async def exec_server(settings: ExecSettings, host: str, port: int) -> AsyncIterator[ExecServer]:
+    """Serve until the context ends. port: 0 = a free one. Raises UsageError where the address cannot be had."""
+    db = open_database(settings.database)
+    answers, node = Answers(db), Node(settings, db)
+    try:
+        await node.start()
+        async with listening(make_app(node, answers), host, port) as server:
+            try:
+                yield ExecServer(node, answers, server)
+            finally:
+                await answers.aclose()
+    finally:
+        await node.stop()
+        db.close()

@@ -1,0 +1,147 @@
+"""The life of a server process: flags, token, address, signals, and an end in order."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from swe_rl.errors import UsageError
+from swe_rl.sandbox.server.guard import access_log
+
+SHUTDOWN_SECONDS = 5.0  # that answers under way may still take at the end
+PARENT_SECONDS = 0.5  # between two looks at whether the parent still lives
+
+
+def state_folder() -> Path:
+    """Where a server keeps its database when no flag says otherwise."""
+    return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "swe-rl"
+
+
+def make_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """A parser for `swe-rl NAME` with its texts as they are written."""
+    return argparse.ArgumentParser(
+        f"swe-rl {name}", description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def add_server_flags(parser: argparse.ArgumentParser, *, port: int, database: str, keeps: str) -> None:
+    """The flags of every server. port: the default one; database: file name below the state folder; keeps: its use."""
+    add = parser.add_argument
+    add("--host", default="", help="address to listen on; default: 127.0.0.1, with a token 0.0.0.0")
+    add("--port", type=int, default=port, help="0 = a free one [%(default)s]")
+    add("--port-file", metavar="FILE", help="write the port there once it answers")
+    add("--database", default=str(state_folder() / database), metavar="FILE", help=f"{keeps} [%(default)s]")
+    add("--token-file", metavar="FILE", help="file with the bearer token, in place of SWE_SERVER_TOKEN")
+    add("--exit-with-parent", action="store_true", help="stop when the process that started this one ends")
+    add("--access-log", action="store_true", help="one JSON line per request on stderr")
+
+
+def set_up_logging(server: str, *, access: bool) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    access_log(server).setLevel(logging.INFO if access else logging.WARNING)
+
+
+def token_of(path: str | None) -> str:
+    """The token of `--token-file`, else of SWE_SERVER_TOKEN. Raises UsageError for a file without one."""
+    return read_token(path) if path else os.environ.get("SWE_SERVER_TOKEN", "").strip()
+
+
+def read_token(path: str) -> str:
+    """The token in a file. Raises UsageError where there is none."""
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UsageError(f"token file {path}: {error.strerror}") from None
+    if not token:
+        raise UsageError(f"token file {path} is empty")
+    return token
+
+
+def listen_host(asked: str, token: str, server: str) -> str:
+    """The address to listen on. Raises UsageError where others could reach a server that has no token."""
+    host = asked or ("0.0.0.0" if token else "127.0.0.1")
+    if not token and not is_loopback(host):
+        raise UsageError(
+            f"--host {host}: without a token the {server} server binds to loopback only; set SWE_SERVER_TOKEN"
+        )
+    return host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def stop_signals() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT from now on, in place of what they would do."""
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    return stop
+
+
+def parent_of(flags: argparse.Namespace) -> int | None:
+    """With --exit-with-parent the pid of the parent, to be asked for early: one that ends meanwhile must be missed."""
+    return os.getppid() if flags.exit_with_parent else None
+
+
+async def until_stopped(stop: asyncio.Event, parent: int | None) -> None:
+    """Return when `stop` is set or the process `parent` is no longer this one's parent."""
+    while not stop.is_set() and parent in (None, os.getppid()):
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(stop.wait(), None if parent is None else PARENT_SECONDS)
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A server that answers. `refuse_new` before the end lets answers under way leave and nothing else in."""
+
+    site: web.TCPSite
+    host: str
+    port: int
+
+    async def refuse_new(self) -> None:
+        await self.site.stop()
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    app: web.Application, host: str, port: int, *, cancel_lost: bool = False
+) -> AsyncIterator[Listening]:
+    """Serve `app` until the context ends. cancel_lost: a handler ends when its caller hangs up.
+
+    Raises UsageError where the address cannot be had.
+    """
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=cancel_lost, shutdown_timeout=SHUTDOWN_SECONDS)
+    try:
+        await runner.setup()
+        site = web.TCPSite(runner, host, port, backlog=1024)
+        try:
+            await site.start()
+        except OSError as error:
+            raise UsageError(f"--host {host} --port {port}: {error.strerror or error}") from error
+        yield Listening(site, host, runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+def write_port_file(path: str | None, port: int) -> None:
+    """Tell the port to whoever waits for it: the file is there whole or not at all."""
+    if path:
+        file = Path(path)
+        temporary = file.with_name(file.name + ".tmp")
+        temporary.write_text(str(port))
+        temporary.replace(file)
