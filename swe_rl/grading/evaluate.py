@@ -30,6 +30,7 @@ from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 from swe_rl.types import Task, Verdict
 
 OUTPUT_LIMIT = 16 << 20
+END_CODES = range(30, 120)  # the shell's exit code at its own end, drawn for each grading: nothing else ends with it
 FAIR_SHARE = 0.5  # of the grading's time; with less of it left for the tests, running out is no verdict
 GRADE_SCRIPT = Path(__file__).with_name("grade.sh")
 SESSION_PROOF = "pytest_session_proof.py"
@@ -78,6 +79,7 @@ class _Run:
     def __init__(self, task: Task, workdir: str) -> None:
         self.task, self.workdir = task, workdir
         self.nonce = secrets.token_hex(16)
+        self.end_code = secrets.choice(END_CODES)
         self.session = "swe-rl-session-" + secrets.token_hex(8)
         self.plan = PytestPlan(task) if parser_of(task) == "junit" else None
         self.markers = tuple(f"{marker} {secrets.token_hex(8)}" for marker in (START_MARKER, END_MARKER))
@@ -94,6 +96,7 @@ class _Run:
             "test.diff": test_patch if test_patch.strip() else b"",
             "touched": _names(path for section in sections for path in section.paths),
             "pathspecs": "".join(f"{spec}\n" for spec in specs).encode("utf-8", "surrogateescape"),
+            "secrets": f"N={self.nonce} END={self.end_code} SESSION={self.session}\n".encode(),
             "remove": _names(section.old for section in test_sections if section.old and section.new != section.old),
         }
         if patch and all(line.endswith(b"\r") for line in patch.split(b"\n")[:-1]):
@@ -127,33 +130,40 @@ class _Run:
         run = "pytest" if self.plan else "script"
         python = "'" + str(self.task.metadata.get("python", "")).replace("'", "") + "'"
         base = self.task.base_commit if re.fullmatch(r"[0-9a-fA-F]{7,64}", self.task.base_commit) else ""
-        return f"N={self.nonce} D={folder} BASE={base} RUN={run} PY={python} SESSION={self.session}\n{_grade_script()}"
+        return f"D={folder} BASE={base} RUN={run} PY={python}\n{_grade_script()}"
 
     def read(self, output: str, returncode: int, *, timed_out: bool) -> GradeResult:
         """The verdict from everything the command printed."""
-        said: dict[str, str] = dict(re.findall(rf"^{self.nonce} (\w+) ?(.*)$", output, re.MULTILINE))
-        detail: dict[str, object] = {"applied_by": said["applied"]} if "applied" in said else {}
-        for name, verdict in _STOPS.items():
-            if name in said:
-                return GradeResult(verdict, {**detail, "reason": said[name]})
         started, _, log = output.partition(f"{self.nonce} tests ")
+        # What stops a grading is said before any code under test has run.
+        before = self._said(started)
+        detail: dict[str, object] = {"applied_by": before["applied"]} if "applied" in before else {}
+        for name, verdict in _STOPS.items():
+            if name in before:
+                return GradeResult(verdict, {**detail, "reason": before[name]})
         if not log:
             if timed_out:
                 return GradeResult(Verdict.INFRA_ERROR, {**detail, "reason": "no time was left to apply the patch"})
             raise InfraError(f"the grader's command did not begin: {started[-300:]!r}")
         log = log.partition("\n")[2]
-        log, ended, _ = log.partition(f"\n{self.nonce} done ")
+        log, _, end = log.partition(f"\n{self.nonce} done ")
         if timed_out:
             return GradeResult(Verdict.TEST_TIMEOUT, {**detail, "reason": "the tests ran past their time"}, output=log)
-        if not ended or not ("same" in said or "changed" in said):
-            if returncode == 0:
-                # The shell came to its end and said so: what it said was lost on the way, which is nobody's verdict.
-                raise InfraError(f"the end of the grader's output is missing: {log[-300:]!r}")
-            # The code under test ended the shell above it; a sandbox that dies raises SandboxError instead.
+        if returncode != self.end_code:
+            # Only the shell's own last line ends with that code: the code under test ended the shell, by whatever means and
+            # with whatever code. A sandbox that dies raises SandboxError instead.
             return GradeResult(
                 Verdict.UNRESOLVED, {**detail, "reason": "the test run was ended from inside"}, output=log
             )
-        return self._judge(log, int(said["done"]), "changed" in said, detail)
+        code, _, rest = end.partition("\n")
+        said = self._said(rest)
+        if not code.isdigit() or not ("same" in said or "changed" in said):
+            # The shell came to its end: what it said there was lost on the way, which is nobody's verdict.
+            raise InfraError(f"the end of the grader's output is missing: {log[-300:]!r}")
+        return self._judge(log, int(code), "changed" in said, detail)
+
+    def _said(self, text: str) -> dict[str, str]:
+        return dict(re.findall(rf"^{self.nonce} (\w+) ?(.*)$", text, re.MULTILINE))
 
     def _judge(self, log: str, code: int, changed: bool, detail: dict[str, object]) -> GradeResult:
         parsed, log = self._parse(log, code)

@@ -1,15 +1,17 @@
 # The whole grading of one patch, as one command inside a fresh sandbox, with the repository as the current folder.
-# Set by evaluate.py before this text: N (a random word that starts every line meant for the grader), D (our folder, relative),
-# BASE (commit), RUN (pytest or script), PY (interpreter or ''), SESSION
-# (a random word). Files in D: agent.diff, agent-lf.diff (CRLF removed; optional),
-# test.diff, touched (files of agent.diff, NUL-separated), pathspecs (the graders' files), remove (files the test patch deletes).
+# Set by evaluate.py before this text: D (our folder, relative), BASE (commit), RUN (pytest or script), PY (interpreter or '').
+# Files in D: bundle.tar, which holds secrets (N: a word that starts every line meant for the grader; END: the exit code that
+# says "came to its end"; SESSION: a word), agent.diff, agent-lf.diff (CRLF removed; optional), test.diff, touched (files of
+# agent.diff, NUL-separated), pathspecs (the graders' files), remove (files the test patch deletes).
 
 say() { printf '\n%s %s\n' "$N" "$*"; }
-stop() { say "$@"; rm -rf -- "$D"; exit 0; }
+stop() { say "$@"; rm -rf -- "$D"; exit "$END"; }
 
 export GIT_NO_REPLACE_OBJECTS=1 GIT_OPTIONAL_LOCKS=0
 here=$PWD
-tar -xf "$D/bundle.tar" -C "$D" || stop infra "the grader's files could not be unpacked"
+# The secrets come in a file that is gone before any code under test runs: this command's own text can be read by that code.
+tar -xf "$D/bundle.tar" -C "$D" && . "$D/secrets" || exit 1
+rm -f -- "$D/secrets" "$D/bundle.tar"
 D=$here/$D
 g() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.safecrlf=false -c core.quotePath=false -c safe.directory='*' "$@"; }
 [ -n "$BASE" ] && g cat-file -e "$BASE^{commit}" 2>/dev/null || BASE=HEAD
@@ -85,5 +87,29 @@ else
 fi
 code=$?
 rm -rf -- "$D" ${proof:+"$proof"}
+# Whoever can still write to our output could print behind the end, and push the end out of what is kept of the output.
+parent_of() { # PID -> $parent, 0 where there is none
+  local key value
+  parent=0
+  while read -r key value; do [ "$key" = PPid: ] && { parent=$value; return; }; done < "/proc/$1/status"
+}
+writers() { # descriptors that can write to our output, of all processes but this shell and those above it
+  local above=" $BASHPID $$ " parent fd pid key value
+  parent_of $$
+  while [ "$parent" -gt 0 ]; do above="$above$parent " && parent_of "$parent"; done
+  for fd in $(find /proc/[0-9]*/fd -lname "${output//[/\\[}"); do
+    pid=${fd#/proc/} pid=${pid%%/*}
+    case $above in *" $pid "*) continue ;; esac
+    while read -r key value; do [ "$key" = flags: ] && case $value in *[12]) echo "$pid" ;; esac; done < "${fd/\/fd\//\/fdinfo/}"
+  done
+}
+if [ -p "/proc/$$/fd/1" ] && output=$(readlink "/proc/$$/fd/1"); then
+  for _ in 1 2 3 4 5 6 7 8; do
+    left=$(writers 2> /dev/null)
+    [ -n "$left" ] || break
+    kill -KILL $left 2> /dev/null
+  done
+fi
 say done "$code"
 [ "$before" = "$(state)" ] && say same || say changed
+exit "$END"

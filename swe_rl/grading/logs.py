@@ -6,7 +6,9 @@ Repositories that the `swebench` package knows are read by its parsers; others b
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from swe_rl.errors import UsageError
 from swe_rl.grading.logs_pytest import parse_pytest, parse_r2e, pytest_finished, without_long_lines
@@ -135,7 +137,7 @@ def _read_tests(task: Task, text: str, parsed: ParsedLog) -> None:
         if text.count(_DJANGO_STALL) > _MOST_STALLS:  # each makes django's parser read on to the log's end
             parsed.problems.append(f"'{_DJANGO_STALL}' stands in the log more than {_MOST_STALLS} times: not read")
             return
-        parsed.tests = parser(text, None)
+        parsed.tests = _statuses(parser, text)
         parsed.fail_only = task.repo in library.fail_only_repos
         finished = _finished(parser.__name__, text)
     elif parsed.parser == "r2e":
@@ -146,6 +148,22 @@ def _read_tests(task: Task, text: str, parsed: ParsedLog) -> None:
         parsed.tests, finished = parse_pytest(text, wanted), pytest_finished(text)
     if not finished:
         parsed.problems.append("the test runner's last line is missing: it did not come to its end")
+
+
+def _statuses(parser: Callable[[str, Any], dict[str, str]], text: str) -> dict[str, str]:
+    """What swebench's parser reads. Some raise IndexError for a line that is a status word alone, which any code can print."""
+    try:
+        return parser(text, None)
+    except IndexError:
+        return parser("\n".join(line for line in text.split("\n") if not _stumbles(parser, line)), None)
+
+
+def _stumbles(parser: Callable[[str, Any], dict[str, str]], line: str) -> bool:
+    try:
+        parser(line, None)
+    except IndexError:
+        return True
+    return False
 
 
 def _finished(parser_name: str, text: str) -> bool:

@@ -40,8 +40,8 @@ if [ -z "$objects" ]; then
   [ -d "$objects" ] && objects=$(cd "$objects" && pwd)
 fi
 [ -d "$objects" ] || {{ echo '{mark}none'; exit 0; }}
-base={base}
-[ -n "$base" ] || base=$(git rev-parse HEAD 2>/dev/null)
+bases={bases}
+[ -n "$bases" ] || bases=$(git rev-parse HEAD 2>/dev/null)
 t=$(mktemp -d) || {{ echo '{mark}failed mktemp'; exit 0; }}
 trap 'rm -rf "$t"' EXIT
 mkdir -p "$t/git/objects/info" "$t/git/refs" "$t/git/info"
@@ -52,7 +52,8 @@ printf '[safe]\n\tdirectory = *\n[core]\n\tautocrlf = false\n\tsafecrlf = false\
 for name in $(env | sed -n 's/^\(GIT_[A-Z_0-9]*\)=.*/\1/p'); do unset "$name"; done
 export GIT_DIR="$t/git" GIT_WORK_TREE="$PWD" GIT_INDEX_FILE="$t/index" GIT_NO_REPLACE_OBJECTS=1 LC_ALL=C
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL="$t/global" GIT_ATTR_NOSYSTEM=1 HOME="$t"
-git read-tree "$base" 2> "$t/error" || {{ echo '{mark}none'; head -c 300 "$t/error"; exit 0; }}
+for base in $bases none; do git read-tree "$base" 2> "$t/error" && break; done
+[ "$base" != none ] || {{ echo '{mark}none'; head -c 300 "$t/error"; exit 0; }}
 {{ printf '%s\n' {junk}; git cat-file blob "$base:.gitignore" 2>/dev/null; }} > "$t/git/info/exclude"
 stage() {{
   git -c core.fileMode=$1 add -u --ignore-errors . 2> "$t/error"
@@ -91,11 +92,12 @@ async def extract_patch(task: Task, sandbox: Sandbox, *, timeout: float, max_byt
 
 
 async def _diff(task: Task, sandbox: Sandbox, objects: str, timeout: float, max_bytes: int) -> bytes | None:
-    base = task.base_commit or getattr(sandbox, "base_commit", "")
+    # The state that the agent found; the task's base commit where that is lost (the agent destroyed the repository).
+    bases = dict.fromkeys(base for base in (getattr(sandbox, "base_commit", ""), task.base_commit) if base)
     script = _SCRIPT.format(
         workdir=shlex.quote(sandbox.workdir),
         objects=objects or "''",
-        base=shlex.quote(base),
+        bases=shlex.quote(" ".join(bases)),
         mark=_MARK,
         junk=" ".join(shlex.quote(pattern) for pattern in JUNK),
         limit=max_bytes + 1,

@@ -17,6 +17,7 @@ from typing import Any
 from swe_rl.deadline import Deadline
 from swe_rl.errors import SandboxError
 from swe_rl.sandbox.protocol import Sandbox, SandboxProvider
+from swe_rl.sandbox.starting_state import needs_preparation, prepare
 from swe_rl.types import Task
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,9 @@ def _script() -> str:
 
 
 class HardenedProvider:
-    """Any provider, with future history hidden in every sandbox it opens. `counts`: reports by state, for the metrics.
+    """Any provider, with the task's starting state made and future history hidden in every sandbox it opens.
+
+    `counts`: reports by state, for the metrics.
 
     A source (archive or image) that was found clean is not looked at again.
     """
@@ -76,17 +79,20 @@ class HardenedProvider:
         """
         sandbox: Any = await self.provider.open(task, deadline=deadline, purpose=purpose)
         source = (task.archive, task.image, task.base_commit)
-        if source in self._clean:
-            sandbox.base_commit = task.base_commit or self._clean[source]
+        prepared = needs_preparation(task)
+        if source in self._clean and not prepared:
+            sandbox.base_commit = self._clean[source]
             return sandbox
         try:
+            await prepare(sandbox, task, purpose, timeout=deadline.bound(HIDE_SECONDS))
             report = await hide_future(sandbox, task.base_commit, timeout=deadline.bound(HIDE_SECONDS))
         except BaseException:
             await sandbox.close()
             raise
         self.counts[report.state] += 1
-        sandbox.base_commit = task.base_commit or report.head
-        if report.state == "clean":
+        # The state of the image, where it is beyond the base commit: what an image's maker changed is not the agent's work.
+        sandbox.base_commit = report.head or task.base_commit
+        if report.state == "clean" and not prepared:
             self._clean[source] = report.head
         elif report.state == "failed" and purpose == "agent":
             await sandbox.close()

@@ -12,18 +12,23 @@ head=$(g rev-parse -q --verify 'HEAD^{commit}') || answer failed "no HEAD commit
 stored() { g cat-file --batch-all-objects --unordered --batch-check='%(objectname)' | sort -u; }
 # What stays: HEAD's history and what the index holds. Everything else in the store would be somebody's future.
 kept() { g rev-list --objects --indexed-objects --no-object-names HEAD | sort -u; }
+# Changes that lie in the image's work tree are part of its state, too.
+g update-index -q --refresh > /dev/null 2>&1
+g diff-files --quiet || g add -u . 2> /dev/null
+tree=$(g write-tree 2> /dev/null) || tree=$(g rev-parse "$head^{tree}")
 branch=$(g symbolic-ref -q HEAD)
 others=$(g for-each-ref --format='%(refname)' | grep -vxF "${branch:-none}" | wc -l)
 before=$(stored | wc -l)
-if [ "$head" = "$base" ] && [ "$others" -eq 0 ] && [ ! -e .git/objects/info/alternates ] && [ -z "$(g remote)" ] &&
+same=$([ "$tree" = "$(g rev-parse "$head^{tree}")" ] && echo 1)
+if [ "$head" = "$base" ] && [ -n "$same" ] && [ "$others" -eq 0 ] && [ ! -e .git/objects/info/alternates ] && [ -z "$(g remote)" ] &&
   [ ! -d .git/worktrees ] && [ "$before" -eq "$(kept | wc -l)" ]; then
   rm -rf .git/logs .git/ORIG_HEAD .git/FETCH_HEAD
   answer clean 0 "$head"
 fi
 
-# A HEAD beyond the base keeps its files (they are checked out anyway), not the commits that led to it.
-if [ "$head" != "$base" ]; then
-  new=$(g commit-tree "$head^{tree}" -p "$base" -m 'state of the image') && g update-ref HEAD "$new" || answer failed "squash"
+# A state beyond the base keeps its files (they are checked out anyway), not the commits that led to it.
+if [ "$head" != "$base" ] || [ -z "$same" ]; then
+  new=$(g commit-tree "$tree" -p "$base" -m 'state of the image') && g update-ref HEAD "$new" || answer failed "squash"
 fi
 g for-each-ref --format='%(refname)' | grep -vxF "${branch:-none}" | sed 's/^/delete /' | g update-ref --stdin || answer failed "refs"
 for remote in $(g remote); do g config --remove-section "remote.$remote" 2>/dev/null; done

@@ -7,12 +7,12 @@ mapping and then read by field names with aliases. Every refusal is a ValueError
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from swe_rl.tasks import fields, images
-from swe_rl.tasks.reverse import reverse_patch
+from swe_rl.tasks.r2e import complete_r2e
+from swe_rl.tasks.swe_smith import complete_swe_smith, is_swe_smith
 from swe_rl.tasks.test_command import script_from_command, script_from_parts
 from swe_rl.types import Task
 
@@ -35,11 +35,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 _OWN = ("test_files", "log_parser", "archive", "certified", "flaky", "network", "env")
 _EXTRA = ("level", "package", "difficulty", "created_at", "subset", "split", "environment_setup_commit")
-_SHAPE = ("text", "prompt", "label", "metadata", "instance", "setup_script", "test_script", "expected_output_json")
+_SHAPE = ("text", "prompt", "label", "metadata", "instance", "setup_script", "test_script", "expected_output_json",
+          "parsed_commit_content")  # fmt: skip
 COLUMNS = {name for names in ALIASES.values() for name in names} | {*_OWN, *_EXTRA, *_SHAPE}
+_WRAPPERS = (
+    "swe-rl",
+    "instance-column",
+)  # around a raw row of another form, or (with `log_parser`) around a Task of ours
 LOG_PARSERS = ("", "pytest", "junit", "exit_code", "r2e")
-_CONDA = "source /opt/miniconda3/bin/activate\nconda activate testbed"
-_SWE_SMITH_PYTEST = "pytest --disable-warnings --color=no --tb=no --verbose"  # SWE-smith's default test command
 _SWEBENCH_ID = re.compile(r"([\w.-]+)__([\w.-]+)-\d+")
 _DIFF_TARGET = re.compile(r"^diff --git a/.* b/(.+)$", re.MULTILINE)
 
@@ -55,7 +58,7 @@ def form_of(row: Mapping[str, Any]) -> str:
         return "slime"
     if "expected_output_json" in row or ("docker_image" in row and "repo_name" in row):
         return "r2e-gym"
-    if "image_name" in row and "test_patch" not in row:
+    if is_swe_smith(row):
         return "swe-smith"
     if "repo" not in row and ("eval_script" in row or "eval_cmd" in row):
         return "areal"
@@ -70,6 +73,8 @@ def task_from_row(row: Mapping[str, Any], *, fallback_id: str = "", for_training
     """
     form = form_of(row)
     flat = _open(row, form)
+    if form in _WRAPPERS and "log_parser" not in flat:
+        form = form_of({**flat, "metadata": None, "instance": None})
     raw_id = _first(flat, "instance_id")
     if fields.is_missing(raw_id):
         raw_id = _r2e_id(flat) if form == "r2e-gym" else (fallback_id if form == "slime" else "")
@@ -123,7 +128,7 @@ def _open(row: Mapping[str, Any], form: str) -> dict[str, Any]:
 
 
 def _present(values: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if not fields.is_missing(v)}
+    return {k: v for k, v in values.items() if k == "log_parser" or not fields.is_missing(v)}
 
 
 def _scalars(values: dict[str, Any]) -> dict[str, Any]:
@@ -167,16 +172,9 @@ def _complete(task: Task, flat: Mapping[str, Any], form: str) -> None:
     """Fill what a form implies but does not write."""
     command = fields.text(_first(flat, "test_command"), "eval_cmd")
     if form == "r2e-gym":
-        from swe_rl.tasks.r2e import complete_r2e
-
         complete_r2e(task, flat)
-    elif form == "swe-smith" and task.patch:
-        task.metadata["bug_patch"] = task.patch  # SWE-smith's `patch` makes the bug; the fix is its reverse
-        task.patch = reverse_patch(task.patch)
-        files = list(dict.fromkeys(name.split("::")[0] for name in task.fail_to_pass + task.pass_to_pass))
-        if not command and not task.eval_script:
-            task.log_parser = task.log_parser or "pytest"
-            task.eval_script = script_from_parts(_CONDA, f"{_SWE_SMITH_PYTEST} {' '.join(map(shlex.quote, files))}")
+    elif form == "swe-smith":
+        complete_swe_smith(task, own_command=bool(command))
     if command and not task.eval_script:
         task.metadata["test_command"] = command
         task.eval_script = script_from_command(command)

@@ -89,6 +89,64 @@ def pytest_runtest_makereport(item, call):
     report.longrepr = None
 """
 
+PARENT = "def above(pid):\n    return int(open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[1])\n"
+# x86-64: the shell that waits for us is made to call exit_group(0); elsewhere the attempt does nothing.
+SHELL_LEAVES = f"""
+import ctypes, os, platform
+{PARENT}
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+pid = os.getppid() if platform.machine() == 'x86_64' else 1
+while pid > 1:
+    upper = above(pid)
+    if libc.ptrace(16, pid, None, None) == 0:
+        os.waitpid(pid, 0x40000000)
+        registers = (ctypes.c_ulong * 27)()
+        libc.ptrace(12, pid, None, registers)
+        registers[10], registers[14], registers[15], registers[16] = 231, 0, -1 % 2**64, registers[16] - 2
+        libc.ptrace(13, pid, None, registers)
+        libc.ptrace(17, pid, None, None)
+    pid = upper
+"""
+FLOOD_BEHIND_THE_END = f"""
+import os
+{PARENT}
+pid, target, out = os.getpid(), None, None
+while pid > 1 and target is None:
+    pid = above(pid)
+    try:
+        target = os.readlink(f'/proc/{{pid}}/fd/1')
+    except OSError:
+        pass
+for fd in os.listdir('/proc/self/fd'):  # what pytest set aside when it began to capture
+    try:
+        if os.readlink('/proc/self/fd/' + fd) == target:
+            out = int(fd)
+    except OSError:
+        pass
+if out is not None and os.fork() == 0:
+    os.setsid()
+    for _ in range(4000):
+        try:
+            os.write(out, b'x' * (1 << 20))
+        except OSError:
+            break
+    os._exit(0)
+"""
+WORDS_OF_THE_GRADER = f"""
+import glob, os, re
+{PARENT}
+seen, pid = b'', os.getpid()
+while pid > 0:
+    for name in [f'/proc/{{pid}}/cmdline', f'/proc/{{pid}}/environ', *glob.glob(f'/proc/{{pid}}/cwd/*')]:
+        try:
+            seen += open(name, 'rb').read(1 << 20)
+        except OSError:
+            pass
+    pid = above(pid)
+print('FOUND' if re.search(rb'N=[0-9a-f]{{32}}|swe-rl-report-[0-9a-f]{{32}}|Test Output [0-9a-f]{{16}}', seen) else 'not', flush=True)
+"""
+
 IN_PROCESS = [
     code("sys.exit(0) at import", "import sys; sys.exit(0)"),
     code("os._exit(0) at import", "import os; os._exit(0)"),
@@ -155,6 +213,9 @@ IN_PROCESS = [
     code("forged events in every pipe", EVERY_FD.format(
         do="os.write(fd, b'{\"kind\": \"phase\", \"test\": \"t\", \"when\": \"call\", \"outcome\": \"passed\"}\\n')"), T, task="junit"),
     code("rubbish in every pipe", EVERY_FD.format(do="os.write(fd, b'\\xff\\x00 rubbish')"), T, task="junit"),
+    code("the grader's shell leaves with 0", SHELL_LEAVES),
+    code("flood behind the grader's end", FLOOD_BEHIND_THE_END),
+    code("the grader's words from its command", WORDS_OF_THE_GRADER),
     code("closed pipes", "import os\nos.closerange(3, 64)"),
     code("report key from the parent", "import os, re, base64, zlib, json\n"
          "seen = b''\nfor name in ('cmdline', 'environ', 'mem'):\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import tarfile
 from dataclasses import replace
 
 import pytest
@@ -160,14 +162,18 @@ class Slow(Broken):
         self.delay = delay
 
     async def open(self, task, *, deadline, purpose):
+        self.opened += 1
         await asyncio.sleep(self.delay)
         return self
 
     async def upload(self, path, data, *, mode=0o644):
-        pass
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            secrets = tar.extractfile("secrets").read().decode().split()
+        self.secrets = dict(word.split("=") for word in secrets)
 
     async def exec(self, command, *, timeout, **_):
-        nonce = command.split()[0].removeprefix("N=")
+        assert not any(secret in command for secret in self.secrets.values() if len(secret) > 3)
+        nonce = self.secrets["N"]
         return ExecResult(124, f"\n{nonce} applied git-apply\n\n{nonce} tests 2\nrunning", timed_out=True)
 
 
@@ -181,17 +187,30 @@ async def test_a_late_sandbox_is_not_a_slow_test(delay, verdict, lab):
 class Lossy(Slow):
     """Its command ends, but what it printed last does not arrive."""
 
-    def __init__(self, returncode):
+    def __init__(self, returncode, end):
         super().__init__(0.0)
-        self.returncode = returncode
+        self.returncode, self.end = returncode, end
 
     async def exec(self, command, *, timeout, **_):
-        nonce = command.split()[0].removeprefix("N=")
-        return ExecResult(self.returncode, f"\n{nonce} applied git-apply\n\n{nonce} tests 2\n")
+        nonce = self.secrets["N"]
+        code = int(self.secrets["END"]) if self.returncode is None else self.returncode
+        return ExecResult(code, f"\n{nonce} applied git-apply\n\n{nonce} tests 2\n" + self.end.replace("N", nonce))
 
 
-@pytest.mark.parametrize(("returncode", "verdict"), [(0, Verdict.INFRA_ERROR), (137, Verdict.UNRESOLVED)])
-async def test_lost_output_is_our_fault_a_killed_test_run_the_patchs(returncode, verdict, lab):
-    patch, cache = lab.files({"calc.py": FIXED}), VerdictCache()
-    result = await grade_patch(lab.task, patch, Lossy(returncode), GradingSettings(), Deadline(30), cache=cache)
-    assert result.verdict is verdict
+@pytest.mark.parametrize("end", ["", "\nN done 0\n", "\nN done "])
+@pytest.mark.parametrize("returncode", [None, 0, 1, 137])
+async def test_lost_output_is_our_fault_an_ended_shell_the_patchs(returncode, end, lab):
+    """The shell's own end has an exit code of its own (None here): only with it is a missing end the machinery's loss."""
+    patch, provider = lab.files({"calc.py": FIXED}), Lossy(returncode, end)
+    result = await grade_patch(lab.task, patch, provider, GradingSettings(), Deadline(30), cache=VerdictCache())
+    assert result.verdict is (Verdict.INFRA_ERROR if returncode is None else Verdict.UNRESOLVED)
+    assert provider.opened == (2 if returncode is None else 1)
+
+
+@pytest.mark.parametrize("word", ["infra the disk is full", "rejected no", "tampered x"])
+async def test_what_is_said_after_the_tests_began_stops_nothing(word, lab):
+    """Code that learnt the grader's word cannot buy a retry with it."""
+    provider = Lossy(None, f"\nN {word}\n\nN done 1\n\nN same\n")
+    patch = lab.files({"calc.py": FIXED})
+    result = await grade_patch(lab.task, patch, provider, GradingSettings(), Deadline(30), cache=VerdictCache())
+    assert result.verdict is Verdict.UNRESOLVED

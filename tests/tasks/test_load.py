@@ -100,36 +100,6 @@ def test_chat_without_statement_gives_the_last_user_message(tmp_path: Path) -> N
     assert load_tasks(lines(tmp_path / "d.jsonl", [row])).tasks[0].problem_statement == "new"
 
 
-def test_r2e_row(tmp_path: Path) -> None:
-    row = {
-        "repo_name": "orange3",
-        "docker_image": "namanjain12/orange3_final:abc",
-        "commit_hash": "abc123",
-        "problem_statement": "[ISSUE]",
-        "expected_output_json": json.dumps({"\x1b[32mTestA.test_b\x1b[0m": "PASSED", "TestA.test_c": "FAILED"}),
-    }
-    (task,) = load_tasks(lines(tmp_path / "d.jsonl", [row])).tasks
-    assert (task.instance_id, task.log_parser, task.fail_to_pass) == ("orange3__abc123", "r2e", ["TestA.test_b"])
-    assert task.image == "namanjain12/orange3_final:abc" and "run_tests.sh" in task.eval_script
-
-
-def test_swe_smith_row_has_its_patch_reversed(tmp_path: Path) -> None:
-    bug = "diff --git a/m.py b/m.py\n--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-good\n+bad\n"
-    row = {
-        "instance_id": "o__p.1a2b.lm__x",
-        "repo": "swesmith/o__p.1a2b",
-        "image_name": "jyangballin/swesmith.x86_64.o_1776_p.1a2b",
-        "patch": bug,
-        "problem_statement": "s",
-        "FAIL_TO_PASS": ["tests/test_m.py::test_a"],
-        "PASS_TO_PASS": [],
-    }
-    (task,) = load_tasks(lines(tmp_path / "d.jsonl", [row])).tasks
-    assert task.patch == "diff --git a/m.py b/m.py\n--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-bad\n+good\n"
-    assert task.metadata["bug_patch"] == bug and task.log_parser == "pytest"
-    assert "--verbose tests/test_m.py\n" in task.eval_script
-
-
 def test_round_trip_keeps_every_field(tmp_path: Path) -> None:
     task = Task(
         "a__b-1", "s\n", repo="a/b", base_commit="abc", image="i:1", workdir="/w", eval_script=SCRIPT, patch="p",
