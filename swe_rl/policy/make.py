@@ -25,7 +25,7 @@ def practice_texts(sdists: list[Path], count: int, seed: int) -> Iterator[str]:
     words = practice_words(pools, rng)
     system = load_prompts("quickstart").system_template
     for done in executed_snippets(lambda: renamed(rng.choice(rng.choice(pools)), words, rng), count, rng):
-        issue, turns = conversation(done, rng)
+        issue, turns = conversation(done, words, rng)
         yield ROLES + system
         yield issue
         for turn in turns:

@@ -28,6 +28,10 @@ class Edit:
     def command(self) -> str:
         return f'sed -i "$((N+{self.line}))s|{self.old}|{self.new}|" $F'
 
+    def range_command(self) -> str:
+        """The same replacement without naming the line: right where `old` stands on no other line of the range."""
+        return f'sed -i "${{R}}s|{self.old}|{self.new}|" $F'
+
 
 def gold_edit(mutation: Mutation, buggy: str) -> Edit | None:
     """The shortest edit that undoes `mutation` in the module text `buggy`; None where sed would need escapes."""

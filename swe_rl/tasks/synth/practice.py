@@ -38,9 +38,10 @@ class Snippet:
 
 @dataclass(frozen=True)
 class Executed:
-    """A snippet whose commands were run: `outputs[i]` is what bash printed for `commands[i]`."""
+    """A snippet whose commands were run: `outputs[i]` is what bash printed for `commands[i]`. `ranged`: no line was named."""
 
     snippet: Snippet
+    ranged: bool
     commands: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -108,6 +109,7 @@ _KEYWORDS = """
 KEYWORDS = set(_KEYWORDS.split())
 
 
+RANGE_SHARE = 0.3  # of the edits proposed; they stay only where the replaced text stands on no other line
 BATCH = 64  # snippets whose commands share one bash process
 
 
@@ -118,6 +120,8 @@ def execute(snippets: list[Snippet], rng: random.Random) -> list[Executed]:
     """
     with tempfile.TemporaryDirectory(prefix="swe-rl-practice-") as folder:
         script, fixed = [], []
+        ranged = [rng.random() < RANGE_SHARE for _ in snippets]
+        commands = [_commands(snippet, without_line) for snippet, without_line in zip(snippets, ranged, strict=True)]
         for index, snippet in enumerate(snippets):
             offset = rng.randint(0, 40)
             lines = list(snippet.lines)
@@ -126,7 +130,7 @@ def execute(snippets: list[Snippet], rng: random.Random) -> list[Executed]:
             lines[edit.line - 1] = lines[edit.line - 1].replace(edit.old, edit.new, 1)
             fixed.append("\n" * offset + "\n".join(lines) + "\n")
             script.append(f"F={index}.py N={offset} R={offset + 1},{offset + len(lines)}")
-            script += [f"{command}\nprintf '{MARK}'" for command in _commands(snippet)]
+            script += [f"{command}\nprintf '{MARK}'" for command in commands[index]]
         done = subprocess.run(
             ["bash", "-s"],
             input="\n".join(script),
@@ -140,14 +144,14 @@ def execute(snippets: list[Snippet], rng: random.Random) -> list[Executed]:
         if done.returncode or len(outputs) != 3 * len(snippets) + 1:
             raise DataError(f"practice commands failed ({done.returncode}): {done.stderr[-300:]}")
         return [
-            Executed(snippet, _commands(snippet), tuple(outputs[3 * index : 3 * index + 3]))
+            Executed(snippet, ranged[index], commands[index], tuple(outputs[3 * index : 3 * index + 3]))
             for index, snippet in enumerate(snippets)
             if Path(folder, f"{index}.py").read_text() == fixed[index]
         ]
 
 
-def _commands(snippet: Snippet) -> tuple[str, str, str]:
-    return (LOOK, snippet.edit.command(), SUBMIT)
+def _commands(snippet: Snippet, ranged: bool) -> tuple[str, str, str]:
+    return (LOOK, snippet.edit.range_command() if ranged else snippet.edit.command(), SUBMIT)
 
 
 def executed_snippets(

@@ -24,7 +24,16 @@ MODULES_PER_PACKAGE = 60
 MUTATIONS_PER_FUNCTION = 8
 RENAMED_SHARE = 0.5
 SHORT_SHARE = 0.85  # end after the edit: submitting is soon learned, and tokens are time
-LEVEL_WEIGHTS = (0.3, 0.4, 0.3)
+LEVEL_WEIGHTS = (0.15, 0.25, 0.6)  # the hardest needs the most practice
+ASSERTIONS = (
+    "assert {name}({a}) == {b}",
+    "assert {name}({a}, {n}) == [{n}, {m}]",
+    "assert {a}.{name}({n}) is {b}",
+    "assert not {name}({a}, {b})",
+    "assert {a}({b}) == {{{n}: {m}}}",
+    "self.assertEqual({name}({a}), {n})",
+    "self.assertTrue({a}.{name}({b}))",
+)
 THOUGHTS = ("look", "fix", "done")
 _DATA_MODULE = re.compile(r"(^|/)(_mapping|styles|unicode\w*|table_\w+)(/|\.py)|lexers/_|builtins|_version")
 
@@ -66,7 +75,7 @@ def practice_rows(
     for make, wanted in ((from_package, count), (lambda: drill(words, rng), drills)):
         if wanted:
             for done in executed_snippets(make, wanted, rng):
-                issue, turns = conversation(done, rng)
+                issue, turns = conversation(done, words, rng)
                 turns = turns[:2] if rng.random() < SHORT_SHARE else turns
                 yield token_demo(chat, prompts, issue, turns, step_limit).row(kind=done.snippet.kind)
 
@@ -80,11 +89,21 @@ def practice_words(pools: list[list[Snippet]], rng: random.Random) -> list[str]:
     return words + invented
 
 
-def conversation(done: Executed, rng: random.Random) -> tuple[str, list[tuple[str, str]]]:
-    """(issue, turns). A drill has no symptom, so its issue always names the change."""
+def conversation(done: Executed, words: list[str], rng: random.Random) -> tuple[str, list[tuple[str, str]]]:
+    """(issue, turns). A drill has no symptom: its issue names the change. Only an edit that uses the line has it named."""
     snippet = done.snippet
-    weights = (0.5, 0.5, 0.0) if snippet.kind == "drill" else LEVEL_WEIGHTS
-    level = rng.choices(LEVELS, weights)[0]
-    issue = issue_text(level, snippet.name, snippet.edit, f"test_{snippet.name.strip('_')}", "", rng)
+    low, middle, high = (0.5, 0.5, 0.0) if snippet.kind == "drill" else LEVEL_WEIGHTS
+    level = rng.choices(LEVELS, (0.0 if done.ranged else low, middle, high))[0]
+    issue = issue_text(level, snippet.name, snippet.edit, *_symptom(snippet.name, words, rng), rng)
     turns = zip(THOUGHTS, done.commands, done.outputs, strict=True)
     return issue, [(answer_text(thought, command), output) for thought, command, output in turns]
+
+
+def _symptom(name: str, words: list[str], rng: random.Random) -> tuple[str, str]:
+    """(name of a failing test, its assertion or "") of the shapes that tasks have; the words in them are random."""
+    a, b, tested = rng.choice(words), rng.choice(words), name.strip("_")
+    test = f"test_{tested}" if rng.random() < 0.5 else f"test_{rng.choice([tested, a])}_{b}"
+    if rng.random() < 0.5:
+        return test, ""
+    facts = {"name": name, "a": a, "b": b, "n": rng.randrange(20), "m": rng.randrange(20)}
+    return test, rng.choice(ASSERTIONS).format(**facts)

@@ -30,6 +30,13 @@ from swe_rl.types import Task
 
 ROOT = Path("data/quickstart")
 SPLITS = ("train", "heldout")
+LEVELS_IN_TURN = [
+    "L2",
+    "L3",
+    "L1",
+    "L3",
+    "L2",
+]  # a fifth is easy, two fifths name the change, two fifths only a symptom
 
 
 @dataclasses.dataclass
@@ -130,7 +137,7 @@ def make(packages: list[dict[str, Any]], folder: Path, cache: Path, seed: int) -
                 package=entry["package"],
                 count=entry["count"],
                 seed=seed,
-                levels=["L1", "L2", "L3"],
+                levels=LEVELS_IN_TURN,
                 python=python,
                 per_function=entry.get("per_function", 2),
                 accept=is_simple,
