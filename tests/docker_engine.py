@@ -36,18 +36,21 @@ class Engine:
 
 
 @contextlib.contextmanager
-def running_engine(name: str) -> Iterator[Engine]:
-    """Start one daemon with the test image; it also goes down by itself if this process is killed."""
+def running_engine(name: str, *flags: str, folder: str = "/tmp") -> Iterator[Engine]:
+    """Start one engine with the test image; it also goes down by itself if this process is killed.
+
+    flags: --podman. folder: where its files go; a short path, for its sockets.
+    """
     if os.geteuid() != 0:
-        pytest.skip("starting a Docker Engine needs root")
-    root = Path(tempfile.mkdtemp(prefix="swe-rl-engine-", dir="/tmp"))
+        pytest.skip("starting a container engine of our own needs root")
+    root = Path(tempfile.mkdtemp(prefix="swe-rl-engine-", dir=folder))
     where = [name, "--root", str(root)]
     try:
         started = subprocess.run(
-            [SCRIPT, "up", *where, "--owner", str(os.getpid())], capture_output=True, text=True, timeout=300
+            [SCRIPT, "up", *where, "--owner", str(os.getpid()), *flags], capture_output=True, text=True, timeout=300
         )
         if started.returncode != 0:
-            pytest.fail(f"no Docker Engine: {started.stderr.strip()}")
+            pytest.fail(f"no container engine: {started.stderr.strip()}")
         host = started.stdout.strip().removeprefix("DOCKER_HOST=")
         build = [sys.executable, "-m", "swe_rl.sandbox.container.local_image", "--host", host, "--tag", TEST_IMAGE]
         subprocess.run(build, check=True, timeout=300, stdout=subprocess.DEVNULL)

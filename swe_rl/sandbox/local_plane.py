@@ -158,8 +158,8 @@ class PodmanService:
         if shutil.which("podman") is None:
             return None
         url = f"unix://{self._socket}"
-        command = [sys.executable, "-m", "swe_rl.sandbox.with_parent", "podman", "system", "service", "--time=0", url]
-        self._process = _launch(command)
+        podman = ["podman", *_podman_flags(), "system", "service", "--time=0", url]
+        self._process = _launch([sys.executable, "-m", "swe_rl.sandbox.with_parent", *podman])
         for _ in range(100):
             if self._process.poll() is not None:
                 return None
@@ -174,6 +174,13 @@ class PodmanService:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
             await asyncio.to_thread(self._process.wait, 10)
+
+
+def _podman_flags() -> list[str]:
+    """crun, Podman's usual runtime, refuses cgroup v1 beside v2; runc takes both."""
+    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    search = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    return [] if unified or shutil.which("runc", path=search) is None else ["--runtime", "runc"]
 
 
 def _launch(command: list[str]) -> subprocess.Popen[bytes]:

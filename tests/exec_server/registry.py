@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections import Counter
 
@@ -24,7 +25,8 @@ def digest(data: bytes) -> str:
 class Registry:
     """Serves one image with one layer under every name and tag that is in `names`."""
 
-    def __init__(self, *names: str, password: str = "") -> None:
+    def __init__(self, *names: str, password: str = "", megabytes: int = 0) -> None:
+        """megabytes: of random bytes in the layer."""
         self.names, self.password = set(names), password
         self.rate_limited = 0  # so many next manifests are refused with 429
         self.gate = asyncio.Event()
@@ -34,7 +36,10 @@ class Registry:
         with tarfile.open(fileobj=packed, mode="w") as tar:
             for name in names:
                 tar.addfile(tarfile.TarInfo(name.replace("/", "-").replace(":", "-")))
-        layer = gzip.compress(packed.getvalue())
+            filler = tarfile.TarInfo("filler")
+            filler.size = megabytes << 20
+            tar.addfile(filler, io.BytesIO(os.urandom(filler.size)))
+        layer = gzip.compress(packed.getvalue(), compresslevel=0 if megabytes else 9)
         config = {"architecture": "amd64", "os": "linux", "config": {}}
         config["rootfs"] = {"type": "layers", "diff_ids": [digest(packed.getvalue())]}  # type: ignore[assignment]
         raw = json.dumps(config).encode()

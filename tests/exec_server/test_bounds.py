@@ -52,6 +52,7 @@ def test_output_is_whole_or_says_its_cut(total: int) -> None:
 def test_image_names() -> None:
     assert normalized("a/b") == "a/b:latest" and normalized("h:5000/a") == "h:5000/a:latest"
     assert normalized("a@sha256:00") == "a@sha256:00"
+    assert normalized("docker.io/library/python:3") == "python:3" and normalized("docker.io/a/b") == "a/b:latest"
     assert registry_of("a/b") == "docker.io" and registry_of("ghcr.io/a/b") == "ghcr.io"
     assert candidates("python:3", ["m.local/hub/"]) == ["m.local/hub/library/python:3", "python:3"]
     assert candidates("ghcr.io/a/b:1", ["m.local"]) == ["ghcr.io/a/b:1"]

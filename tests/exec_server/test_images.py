@@ -21,7 +21,7 @@ from swe_rl.sandbox.container.images import Images
 from swe_rl.sandbox.container.pull import Puller
 from swe_rl.sandbox.exec_server.answers import open_database
 from tests.docker_engine import TEST_IMAGE, Engine
-from tests.exec_server.registry import Registry
+from tests.exec_server.registry import Registry, digest
 from tests.exec_server.server import ExecServer
 
 pytestmark = pytest.mark.docker
@@ -111,6 +111,22 @@ async def test_eviction(api: EngineApi, tmp_path: Path, engine: Engine, monkeypa
     assert await images.evict("/", 0.8, 0.7) == [tags[0]]
     assert await images.present(TEST_IMAGE) and await images.present(tags[1])
     engine.docker("rm", "user-of-1")
+
+
+async def test_an_image_pulled_by_its_digest_can_be_used_and_evicted(
+    api: EngineApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{uuid.uuid4().hex}/a"
+    images = images_of(api, tmp_path)
+    async with Registry(f"{name}:1") as registry:
+        image = f"{registry.host}/{name}@{digest(registry.manifest)}"
+        await images.fetch(image, 30)
+    assert await images.present(image)
+    row = next(row for row in await images.listed() if image in row["digests"])
+    assert (row["name"], row["tags"], row["used_at"] is not None) == (image, [], True)
+    monkeypatch.setattr(images_module, "disk_fraction", lambda root: 0.9)
+    assert image in await images.evict("/", 0.8, 0.7)
+    assert not await images.present(image)
 
 
 async def test_create_pulls_what_is_missing_and_says_while_it_lasts(server: ExecServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from swe_rl.config.grading import GradingSettings
@@ -142,6 +144,33 @@ async def test_killed_servers_and_containers(plane, engine: Engine, task: Task) 
     await provider.aclose()
 
 
+async def test_the_reaper_looks_in_both_directions(plane, engine: Engine, task: Task) -> None:
+    """A container without lease goes, a lease without container ends, and what is not ours stays."""
+    _, pool = plane
+    provider = PoolProvider(pool.url, token=TOKEN, heartbeat_interval=0.5)
+    box = await provider.open(task, deadline=Deadline(300), purpose="agent")
+    kept = engine.docker("ps", "-aq", "--no-trunc", "--filter", "label=swe-rl.pool").strip()
+    labels = json.loads(engine.docker("inspect", "--format", "{{json .Config.Labels}}", kept))
+    made = {}
+    for name, changed in {"orphan": {"swe-rl.lease": "none"}, "other pool's": {"swe-rl.pool": "x"}}.items():
+        flags = [f"--label={label}={value}" for label, value in {**labels, **changed}.items()]
+        made[name] = engine.docker("create", *flags, TEST_IMAGE, "sleep", "1").strip()
+    await until(lambda: made["orphan"] not in engine.docker("ps", "-aq", "--no-trunc"), within=60)
+    assert {kept, made["other pool's"]} <= set(engine.docker("ps", "-aq", "--no-trunc").split())
+    engine.docker("rm", "-f", kept, made["other pool's"])
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
+        for _ in range(600):
+            async with session.get(f"{pool.url}/status") as answer:
+                status = await answer.json()
+            if not status["leases"]:
+                break
+            await asyncio.sleep(0.1)
+    assert (status["leases"], status["leases_lost"], status["orphans_destroyed"]) == ([], 1, 1)
+    with pytest.raises(SandboxError):
+        await box.exec("true", timeout=20)
+    await provider.aclose()
+
+
 def effects(engine: Engine) -> str:
     container = engine.docker("ps", "-aq", "--filter", "label=swe-rl.pool").split()[0]
     return engine.docker("exec", container, "cat", "/tmp/effects")
@@ -168,7 +197,9 @@ async def test_an_engine_that_does_not_answer_is_said(monkeypatch) -> None:
 async def test_an_engine_that_cannot_run_a_container_is_passed_over(
     engine: Engine, monkeypatch, caplog, tmp_path
 ) -> None:
-    await (await open_provider_on(engine, monkeypatch)).aclose()  # the image is there now
+    first = await open_provider_on(engine, monkeypatch)
+    assert first.name == "docker", "an engine that works is what auto takes"
+    await first.aclose()  # the image is there now
     engine.docker("tag", DEFAULT_TAG, "kept:1")
     empty = tmp_path / "empty.tar"
     with tarfile.open(empty, "w"):

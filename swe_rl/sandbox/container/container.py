@@ -140,18 +140,18 @@ class Container:
             await self._supervisor.close()
 
     async def _start(self, hello_seconds: float) -> Supervisor:
-        supervisor = Supervisor(await self._engine.attach(self.id))
+        supervisor: Supervisor | None = None
         try:
+            supervisor = Supervisor(await self._engine.attach(self.id))  # here Podman prepares the container already
             await self._engine.start(self.id)
             if not await supervisor.hello(hello_seconds):
                 raise ImageUnusable(f"the supervisor does not start in {self.image}: {await self._state()}")
-        except EngineRefused as error:
-            await supervisor.close()
-            if "bash" in str(error) and ("not found" in str(error) or "no such file" in str(error)):
+        except BaseException as error:
+            if supervisor is not None:
+                await supervisor.close()
+            text = str(error)
+            if isinstance(error, EngineRefused) and "bash" in text and ("not found" in text or "no such file" in text):
                 raise ImageUnusable(f"image {self.image} has no bash") from error
-            raise
-        except BaseException:
-            await supervisor.close()
             raise
         self._supervisor = supervisor
         return supervisor

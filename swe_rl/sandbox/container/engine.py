@@ -6,7 +6,9 @@ import asyncio
 import base64
 import contextlib
 import json
+import resource
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,6 +19,7 @@ from yarl import URL
 from swe_rl.sandbox.container.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
 
 MANAGED_LABEL = "swe-rl.managed"
+MOST_FILES = 1048576  # what Podman itself would ask for
 CALL_SECONDS = 120.0  # bound of a single API call that has no bound of its own
 
 
@@ -40,6 +43,17 @@ def typed_errors(what: str) -> Iterator[None]:
         raise EngineUnavailable(f"{what}: {error or type(error).__name__}") from error
 
 
+def podman_ulimits() -> list[dict[str, Any]]:
+    """The most that a process here can hand on; Podman lowers its own processes to the kernel's number of pids."""
+    files, processes = (resource.getrlimit(which)[1] for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
+    pids = int(Path("/proc/sys/kernel/pid_max").read_text())
+    bounds = {
+        "nofile": MOST_FILES if files == resource.RLIM_INFINITY else min(files, MOST_FILES),
+        "nproc": pids if processes == resource.RLIM_INFINITY else min(processes, pids),
+    }
+    return [{"Name": name, "Soft": bound, "Hard": bound} for name, bound in bounds.items()]
+
+
 class Engine:
     """One engine. `url` is a DOCKER_HOST (unix:///path or tcp://...). `aclose()` ends its connections."""
 
@@ -48,6 +62,7 @@ class Engine:
         self._docker: Docker | None = None
         self._connector: aiohttp.BaseConnector | None = None
         self.disk_quota = True  # until the engine says that its storage driver has none
+        self._ulimits: list[dict[str, Any]] | None = None
 
     @property
     def docker(self) -> Docker:
@@ -74,6 +89,8 @@ class Engine:
     async def create(self, config: dict[str, Any], name: str | None) -> str:
         """Create a container and return its id. A storage driver without quota is remembered. Raises as `typed_errors`."""
         with typed_errors(f"create from {config['Image']}"):
+            if ulimits := await self._needed_ulimits():
+                config["HostConfig"]["Ulimits"] = ulimits
             try:
                 container = await self.docker.containers.create(config, name=name)
             except DockerError as error:
@@ -83,6 +100,14 @@ class Engine:
                 del config["HostConfig"]["StorageOpt"]
                 container = await self.docker.containers.create(config, name=name)
         return container.id
+
+    async def _needed_ulimits(self) -> list[dict[str, Any]]:
+        """Docker hands on its own limits. Podman asks for fixed ones, which the kernel refuses to a confined root."""
+        if self._ulimits is None:
+            parts = (await self.docker.version()).get("Components") or []
+            podman = any(part.get("Name") == "Podman Engine" for part in parts)
+            self._ulimits = podman_ulimits() if podman else []
+        return self._ulimits
 
     async def start(self, container_id: str) -> None:
         with typed_errors(f"start {container_id[:12]}"):
@@ -125,6 +150,17 @@ class Engine:
             ) as r:
                 return await r.json()
 
+    async def has_image(self, image: str) -> bool:
+        """Whether the engine holds `image`. Raises as `typed_errors`."""
+        with typed_errors(f"image {image}"):
+            try:
+                await self.docker.images.inspect(image)
+                return True
+            except DockerError as error:
+                if error.status == 404:
+                    return False
+                raise
+
     async def attach(self, container_id: str) -> Stream:
         """Its stdin and stdout, kept open; works before the start too, so that nothing is missed."""
 
@@ -135,6 +171,12 @@ class Engine:
         stream = Stream(self.docker, setup)
         with typed_errors(f"attach {container_id[:12]}"):
             return await stream.__aenter__()
+
+    async def exec(self, container_id: str, command: list[str]) -> Stream:
+        """Stdin and stdout, kept open, of a further process in a running container, as `docker exec -i` starts it."""
+        with typed_errors(f"exec in {container_id[:12]}"):
+            made = await self.docker.containers.container(container_id).exec(command, stdin=True, stderr=False)
+            return await made.start(detach=False).__aenter__()
 
     async def exists(self, container_id: str, path: str) -> bool:
         """Whether the container's file system has `path`."""

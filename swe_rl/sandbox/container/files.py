@@ -21,6 +21,7 @@ SMALL = 16 * 1024 * 1024  # bytes that go through the supervisor's own tmpfs
 SECONDS = 120.0
 MAX_LINKS = 8
 BLOCK = 512  # of a tar
+MODE_FOLDER, MODE_LINK = 1 << 31, 1 << 27  # Go's os.FileMode, which engines tell
 
 
 def clean_path(path: str) -> str:
@@ -83,10 +84,11 @@ async def _read_archive(engine: Engine, container_id: str, path: str, max_bytes:
     for _ in range(MAX_LINKS):
         try:
             async with engine.get_archive(container_id, path) as (stat, stream):
-                if stat.get("linkTarget"):
+                mode = int(stat["mode"])
+                if mode & MODE_LINK:  # not by linkTarget: Podman gives every file one
                     path = posixpath.normpath(posixpath.join(posixpath.dirname(path), stat["linkTarget"]))
                     continue
-                if int(stat["mode"]) & 0x80000000:  # Go's os.ModeDir
+                if mode & MODE_FOLDER:
                     raise FileMissing(f"{path} is a folder")
                 if int(stat["size"]) > max_bytes:
                     raise FileTooLarge(f"{path} has {stat['size']} bytes; at most {max_bytes} were asked for")

@@ -15,12 +15,21 @@ REFERENCE = re.compile(r"[a-z0-9A-Z][\w.:/@-]{0,510}\Z", re.ASCII)
 
 
 def normalized(image: str) -> str:
-    """`image` with its default tag spelt out. Raises UsageError for what is no reference at all."""
+    """`image` as Docker lists it: short where it is docker.io's, its default tag spelt out.
+
+    Raises UsageError for what is no reference at all.
+    """
     if not REFERENCE.match(image):
         raise UsageError(f"image {image[:200]!r} is not an image reference")
+    image = familiar(image)
     if "@" in image or ":" in image.rsplit("/", 1)[-1]:
         return image
     return f"{image}:latest"
+
+
+def familiar(image: str) -> str:
+    """Without the host of docker.io: Docker leaves it out of its lists, Podman writes it."""
+    return image.removeprefix(f"{HUB}/").removeprefix("library/") if image.startswith(f"{HUB}/") else image
 
 
 def registry_of(image: str) -> str:

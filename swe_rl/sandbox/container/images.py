@@ -11,6 +11,7 @@ from typing import Any
 
 from swe_rl.sandbox.container.engine import Engine, typed_errors
 from swe_rl.sandbox.container.errors import EngineRefused, ImageMissing, ImagePulling
+from swe_rl.sandbox.container.image_names import familiar
 from swe_rl.sandbox.container.local_image import PINNED_LABEL
 from swe_rl.sandbox.container.pull import Puller
 
@@ -34,14 +35,7 @@ class Images:
             self._db.execute(sql, (image, time.time()))
 
     async def present(self, image: str) -> bool:
-        with typed_errors(f"image {image}"):
-            try:
-                await self._engine.docker.images.inspect(image)
-                return True
-            except Exception as error:
-                if getattr(error, "status", 0) == 404:
-                    return False
-                raise
+        return await self._engine.has_image(image)
 
     async def fetch(self, image: str, timeout: float) -> None:
         """Wait up to `timeout` seconds for the pull of `image`, which goes on by itself.
@@ -73,17 +67,19 @@ class Images:
         used = dict(self._db.execute("SELECT name, used_at FROM images").fetchall())
         rows = []
         for image in images:
-            tags = [tag for tag in image.get("RepoTags") or [] if tag != "<none>:<none>"]
+            tags = [familiar(tag) for tag in image.get("RepoTags") or [] if tag != "<none>:<none>"]
+            digests = [familiar(name) for name in image.get("RepoDigests") or []]
+            names = [*tags, *digests]  # an image that was pulled by its digest has no tag
             labelled = (image.get("Labels") or {}).get(PINNED_LABEL) == "true"
             rows.append(
                 {
-                    "name": tags[0] if tags else image["Id"],
+                    "name": names[0] if names else image["Id"],
                     "tags": tags,
-                    "digests": image.get("RepoDigests") or [],
+                    "digests": digests,
                     "id": image["Id"],
                     "size_bytes": image["Size"],
-                    "used_at": max((used[tag] for tag in tags if tag in used), default=None),
-                    "pinned": labelled or bool(self._pinned.intersection(tags)),
+                    "used_at": max((used[name] for name in names if name in used), default=None),
+                    "pinned": labelled or bool(self._pinned.intersection(names)),
                     "containers": users.count(image["Id"]),
                 }
             )
@@ -92,26 +88,29 @@ class Images:
     async def evict(self, root: str, high: float, low: float) -> list[str]:
         """Where the disk of `root` is fuller than `high` (a fraction), remove images until it is below `low`.
 
-        Least recently used first; never one that a container uses, that is pinned or that this server did not bring or use.
+        Least recently used first; never one that a container uses, that is pinned or that has a name which this server
+        neither pulled nor used.
         """
         if disk_fraction(root) < high:
             return []
-        rows = [r for r in await self.listed() if r["used_at"] and not r["pinned"] and not r["containers"]]
+        ours = {name for (name,) in self._db.execute("SELECT name FROM images")}
+        free = [row for row in await self.listed() if not row["pinned"] and not row["containers"]]
+        rows = [row for row in free if row["used_at"] and ours.issuperset(row["tags"])]
         gone: list[str] = []
         for row in sorted(rows, key=lambda row: row["used_at"]):
             if disk_fraction(root) < low:
                 break
             try:
-                for tag in row["tags"]:
-                    with typed_errors(f"evict {tag}"):
-                        await self._engine.docker.images.delete(tag)
-                    gone.append(tag)
-                    log.info("evicted image %s", tag)
+                for name in row["tags"] or row["digests"]:
+                    with typed_errors(f"evict {name}"):
+                        await self._engine.docker.images.delete(name)
+                    gone.append(name)
+                    log.info("evicted image %s", name)
             except (EngineRefused, ImageMissing) as error:  # it got used meanwhile
                 log.info("image %s stays: %s", row["name"], error)
             await asyncio.sleep(0)
         with self._db:
-            self._db.executemany("DELETE FROM images WHERE name = ?", [(tag,) for tag in gone])
+            self._db.executemany("DELETE FROM images WHERE name = ?", [(name,) for name in gone])
         self.evicted += len(gone)
         return gone
 

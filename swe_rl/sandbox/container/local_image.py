@@ -161,8 +161,7 @@ async def build_local_image(docker_host: str, tag: str = DEFAULT_TAG, *, timeout
 
     Raises SandboxError when the engine refuses it or does not answer within `timeout` seconds.
     """
-    repository, _, version = tag.rpartition(":")
-    params = [("fromSrc", "-"), ("repo", repository), ("tag", version)]
+    params = [("fromSrc", "-"), ("repo", tag)]  # the tag with it: Podman looks at no field of its own for that
     changes = ["WORKDIR /testbed", 'CMD ["bash"]', "ENV PATH=/usr/local/bin:/usr/bin:/usr/sbin", "ENV LANG=C.UTF-8"]
     params += [("changes", line) for line in [*changes, "ENV PYTHONDONTWRITEBYTECODE=1", f"LABEL {PINNED_LABEL}=true"]]
     connector = aiohttp.UnixConnector(docker_host.removeprefix("unix://"))

@@ -1,0 +1,91 @@
+"""The watch on a disk that really fills: an engine on a small file system of its own, images pulled until it is too full."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.docker_engine import TEST_IMAGE, Engine, running_engine
+from tests.exec_server.registry import Registry
+from tests.exec_server.server import ExecServer
+
+pytestmark = pytest.mark.docker
+DISK_MB, IMAGE_MB = 700, 90
+FLAGS = ("--watch-interval", "0.5", "--disk-high", "0.75", "--disk-low", "0.6")
+
+
+@pytest.fixture(scope="module")
+def small_engine() -> Iterator[Engine]:
+    """An engine whose files lie on a file system of DISK_MB."""
+    folder = tempfile.mkdtemp(prefix="swe-rl-disk-", dir="/tmp")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "none", folder], check=True, timeout=30)
+    try:
+        with running_engine("small", folder=folder) as engine:
+            yield engine
+    finally:
+        subprocess.run(["umount", folder], check=True, timeout=30)
+        Path(folder).rmdir()
+
+
+@pytest.fixture
+def small_server(small_engine: Engine, tmp_path: Path) -> Iterator[ExecServer]:
+    server = ExecServer(small_engine, tmp_path, *FLAGS, "--disk-mb", "50")
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+async def bring(server: ExecServer) -> str:
+    """Pull an image of IMAGE_MB with content of its own; returns its name on the node."""
+    name = f"{uuid.uuid4().hex}/a:1"
+    async with Registry(name, megabytes=IMAGE_MB) as registry:
+        image = f"{registry.host}/{name}"
+        for _ in range(600):
+            state = await server.ok("/image/pull", image=image)
+            if state["state"] != "pulling":
+                break
+            await asyncio.sleep(0.1)
+        assert state["state"] == "done", state
+    return image
+
+
+async def fullness(server: ExecServer) -> float:
+    async with aiohttp.ClientSession() as session, session.get(f"{server.url}/status") as answer:
+        return float((await answer.json())["disk_fraction"])
+
+
+def held(engine: Engine) -> set[str]:
+    return set(engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split())
+
+
+async def test_a_full_disk_evicts_the_least_recently_used(small_server: ExecServer, small_engine: Engine) -> None:
+    pulled = [await bring(small_server) for _ in range(3)]
+    small_engine.docker("create", "--name", "user", pulled[0], "x")  # the oldest is in use
+    small_engine.docker("tag", pulled[1], "somebody/else:1")  # has a name that is not this server's to take away
+    assert {*pulled, TEST_IMAGE} <= held(small_engine)
+    newest = [await bring(small_server) for _ in range(2)]
+    for _ in range(200):
+        if await fullness(small_server) < 0.6:
+            break
+        await asyncio.sleep(0.1)
+    left = held(small_engine)
+    assert {pulled[0], pulled[1], "somebody/else:1", newest[1], TEST_IMAGE} <= left
+    assert not {pulled[2], newest[0]} & left
+    small_engine.docker("rm", "user")
+
+
+async def test_a_container_that_fills_the_disk_is_ended(small_server: ExecServer) -> None:
+    made = await small_server.ok("/container/create", image=TEST_IMAGE, cwd="/testbed")
+    fill = "head -c 80M /dev/urandom > file && sleep 60"
+    code, answer = await small_server.post("/container/exec", container_id=made["container_id"], command=fill)
+    assert code in (404, 500), answer
+    code, answer = await small_server.post("/container/exec", container_id=made["container_id"], command="true")
+    assert code == 404 and "50 MiB" in answer["error"]["message"]

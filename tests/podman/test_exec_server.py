@@ -1,0 +1,48 @@
+"""The exec server on Podman: the same tests as on Docker, those that the engine can make a difference to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.exec_server.conftest import Box
+from tests.exec_server.test_endpoints import (
+    test_a_login_shell_each_time_afresh,
+    test_containers_are_hardened,
+    test_files_in_and_out,
+    test_image_without_bash,
+    test_lower_limits_are_kept,
+    test_memory_limit_ends_the_command_not_the_container,
+    test_tar_streams,
+    test_the_life_of_a_container,
+    test_verdicts,
+)
+from tests.exec_server.test_exactly_once import (
+    test_a_command_cut_by_a_kill_is_never_run_again,
+    test_a_repeated_request_gets_the_first_answer,
+    test_answers_survive_a_kill,
+    test_create_is_found_again_after_a_kill,
+)
+
+__all__ = [
+    "test_a_command_cut_by_a_kill_is_never_run_again",
+    "test_a_login_shell_each_time_afresh",
+    "test_a_repeated_request_gets_the_first_answer",
+    "test_answers_survive_a_kill",
+    "test_containers_are_hardened",
+    "test_create_is_found_again_after_a_kill",
+    "test_files_in_and_out",
+    "test_image_without_bash",
+    "test_lower_limits_are_kept",
+    "test_memory_limit_ends_the_command_not_the_container",
+    "test_tar_streams",
+    "test_the_life_of_a_container",
+    "test_verdicts",
+]
+pytestmark = pytest.mark.podman
+
+
+async def test_the_engine_is_podman(box: Box) -> None:
+    version = json.loads(box.server.engine.docker("version", "--format", "{{json .Server}}"))
+    assert version["Components"][0]["Name"] == "Podman Engine"
