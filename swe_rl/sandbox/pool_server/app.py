@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
 from aiohttp import web
 
+from swe_rl.sandbox.exec_server.requests import Body, DiffBody, EvaluateBody, ExecBody
 from swe_rl.sandbox.pool_server.faults import PoolFault
 from swe_rl.sandbox.pool_server.lease import Lease
 from swe_rl.sandbox.pool_server.metrics import PoolMetrics
@@ -20,7 +22,9 @@ from swe_rl.sandbox.server.pages import status_answer
 
 MAX_BODY = 512 * 1024 * 1024  # an uploaded repository
 ANSWER_GRACE = 20.0  # seconds that a node may take beyond a command's own timeout
-DEFAULT_TIMEOUT, LONGEST_TIMEOUT = 60.0, 86400.0
+TRANSFER_TIMEOUT, LONGEST_TIMEOUT = 300.0, 86400.0
+
+FORWARDED: dict[str, type[Body]] = {"exec": ExecBody, "diff": DiffBody, "evaluate": EvaluateBody}
 
 
 def make_app(pool: Pool) -> web.Application:
@@ -40,8 +44,8 @@ def make_app(pool: Pool) -> web.Application:
     app.router.add_post("/allocate", routes.allocate)
     app.router.add_post("/heartbeat", routes.heartbeat)
     app.router.add_post("/close", routes.close)
-    for name in ("exec", "diff", "evaluate"):
-        app.router.add_post(f"/{name}", routes.forward_json(f"/container/{name}"))
+    for name, body in FORWARDED.items():
+        app.router.add_post(f"/{name}", routes.forward_json(f"/container/{name}", body))
     for name in ("upload", "download"):
         app.router.add_post(f"/{name}", routes.forward_raw(f"/container/{name}"))
     return app
@@ -94,14 +98,16 @@ class PoolRoutes:
     async def close(self, request: web.Request) -> web.Response:
         return web.json_response(await self._pool.close(parse(CloseBody, await request.read())))
 
-    def forward_json(self, path: str) -> Handler:
+    def forward_json(self, path: str, kind: type[Body]) -> Handler:
         """A route whose JSON body names a lease; the node gets the same body with the container in its place."""
+        default = float(kind.model_fields["timeout"].default)
 
         async def handler(request: web.Request) -> web.Response:
             body = _object(await request.read())
             lease = self._pool.lease(str(body.pop("lease_id", "")))
             body["container_id"] = lease.container_id
-            timeout = _timeout(body.get("timeout"))
+            body["timeout"] = timeout = _timeout(body.get("timeout"), default)
+            body["idempotency_key"] = body.get("idempotency_key") or _key(request)
             return await self._forward(lease, path, json.dumps(body).encode(), timeout, None, "application/json")
 
         return handler
@@ -113,7 +119,8 @@ class PoolRoutes:
             params = dict(request.query)
             lease = self._pool.lease(params.pop("lease_id", ""))
             params["container_id"] = lease.container_id
-            timeout = _timeout(params.get("timeout"))
+            params.setdefault("idempotency_key", _key(request))
+            timeout = _timeout(params.get("timeout"), TRANSFER_TIMEOUT)
             return await self._forward(lease, path, await request.read(), timeout, params, request.content_type)
 
         return handler
@@ -141,10 +148,15 @@ def _object(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _timeout(value: Any) -> float:
+def _key(request: web.Request) -> str:
+    """The header's key, or one made here: a request that is sent to the node again must not take effect again."""
+    return request.headers.get("Idempotency-Key", "") or uuid.uuid4().hex
+
+
+def _timeout(value: Any, default: float) -> float:
     """A caller's timeout as a positive, finite bound: -1 or infinity must not mean for ever."""
     try:
-        seconds = float(DEFAULT_TIMEOUT if value is None else value)
+        seconds = float(default if value is None else value)
     except (TypeError, ValueError):
         raise PoolFault("bad_request", f"timeout: {value!r} is no number of seconds") from None
     if not 0 < seconds <= LONGEST_TIMEOUT:

@@ -133,11 +133,12 @@ class Fleet:
 
 
 def image_names(status: dict[str, Any]) -> list[str]:
-    """References of the images that a node's /status lists, as strings or as objects with a name and tags."""
+    """References of the images that a node's /status lists, as strings or as objects with tags and digests."""
     names: list[str] = []
     for image in status.get("images") or []:
         if isinstance(image, str):
             names.append(image)
         elif isinstance(image, dict):
-            names += [str(tag) for tag in [*(image.get("tags") or []), image.get("name")] if tag]
+            listed = [*(image.get("tags") or []), *(image.get("digests") or []), image.get("name")]
+            names += [str(name) for name in listed if name]
     return names
