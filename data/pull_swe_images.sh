@@ -1,11 +1,15 @@
 #!/bin/bash
 # Pull the images of a dataset onto exec nodes (or this machine's engine), a few at a time, with progress and retries.
 #
-#   data/pull_swe_images.sh TASKS.jsonl [--servers URL,URL] [--parallel N] [--prefix REGISTRY/]
+#   data/pull_swe_images.sh TASKS.jsonl [--servers URL,URL] [--parallel N] [--registry PREFIX] [--timeout S]
 #   TASKS      any dataset form that `swe-rl data inspect` reads, or a text file with one image a line (*.txt)
-#   --servers  exec servers (default: SWE_EXEC_SERVER_URLS); without any, the docker command of this machine is used
+#   --servers  exec servers (default: SWE_EXEC_SERVER_URLS); without any, the engine of this machine: DOCKER_HOST
 #   --parallel pulls at once per server (default 3); SWE_SERVER_TOKEN is sent to the servers
-# Exit code 1 when some image could not be pulled; those are listed. Rate limits of a registry are waited out.
+#   --registry put before names without a registry of their own, as a run does (default: SWE_DOCKER_REGISTRY)
+#   --registry-config FILE   a docker config.json with credentials, for the engine of this machine (servers have theirs)
+#   --timeout  seconds that one image may take, its retries included (default 3600)
+# Exit code 1 when some image could not be pulled; those are listed. Rate limits of a registry are waited out; one that
+# cannot be reached is given up after a minute.
 set -euo pipefail
 case ${1:-} in
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit ;;

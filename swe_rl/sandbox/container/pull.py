@@ -30,6 +30,8 @@ HOPELESS = (
     "invalid reference",
     "no matching manifest",
 )
+UNREACHABLE = ("no such host", "connection refused", "no route to host", "network is unreachable")
+UNREACHABLE_SECONDS = 60.0  # that a registry may be away before its pull fails: a restart, not a misspelt name
 RATE_LIMIT = ("toomanyrequests", "too many requests", "rate limit", "429")
 
 
@@ -111,7 +113,8 @@ class Puller:
             except SandboxError as error:
                 text = str(error).lower()
                 wait = max(pause, RATE_LIMIT_PAUSE) if any(word in text for word in RATE_LIMIT) else pause
-                if deadline.remaining() <= wait:
+                away = any(word in text for word in UNREACHABLE) and deadline.elapsed() > UNREACHABLE_SECONDS
+                if away or deadline.remaining() <= wait:
                     job.state, job.note = "failed", f"gave up after {deadline.elapsed():.0f} s: {error}"
                     return
                 job.note = f"again in {wait:.0f} s: {error}"

@@ -16,7 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from swe_rl.errors import SweRlError, UsageError
 from swe_rl.sandbox.container.engine import Engine
+from swe_rl.sandbox.container.image_names import load_credentials, normalized
 from swe_rl.sandbox.container.pull import Puller
+from swe_rl.tasks.images import with_registry
 from swe_rl.tasks.load import load_tasks
 
 ATTEMPTS = 5  # after a connection to a server was lost; the server itself retries its registry
@@ -25,36 +27,47 @@ PULL_SECONDS = 3600.0
 Pull = Callable[[str, Callable[[str], None]], Awaitable[str]]  # (image, show progress) -> "" or why it failed
 
 
-def images_of(path: str, prefix: str) -> list[str]:
-    """The distinct images that a dataset (or a .txt with one image a line) names. Raises DataError, UsageError."""
-    if path.endswith(".txt"):
-        names = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    else:
-        names = [task.image for task in load_tasks(path).tasks]
-    images = sorted({f"{prefix}{name}" for name in names if name})
+def listed_images(path: str) -> list[str]:
+    """The names in a file with one image a line; `#` starts a comment. Raises UsageError."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    return [name for line in lines if (name := line.split("#")[0].strip())]
+
+
+def images_of(path: str, registry: str) -> list[str]:
+    """The distinct images of a dataset (or of a .txt), named as a run with this registry asks for them.
+
+    Raises DataError for a file that cannot be read as tasks, UsageError where it names no image.
+    """
+    names = listed_images(path) if path.endswith(".txt") else [task.image for task in load_tasks(path).tasks]
+    images = sorted({with_registry(name, registry) for name in names if name})
     if not images:
         raise UsageError(f"{path} names no image")
     return images
 
 
-def on_server(session: aiohttp.ClientSession, url: str) -> Pull:
-    """Pulls through an exec server, following its stream of progress."""
+def on_server(session: aiohttp.ClientSession, url: str, timeout: float) -> Pull:
+    """Pulls through an exec server, following its stream of progress; `timeout` in seconds is that of one image."""
 
     async def pull(image: str, show: Callable[[str], None]) -> str:
-        failure = ""
         for attempt in range(ATTEMPTS):
             try:
-                return await _follow(session, url, image, show)
+                return await _follow(session, url, image, timeout, show)
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
                 failure = f"{url}: {error or type(error).__name__}"
-                await asyncio.sleep(FIRST_PAUSE * 2**attempt)
+                if attempt + 1 < ATTEMPTS:
+                    await asyncio.sleep(FIRST_PAUSE * 2**attempt)
         return failure
 
     return pull
 
 
-async def _follow(session: aiohttp.ClientSession, url: str, image: str, show: Callable[[str], None]) -> str:
-    body = {"image": image, "stream": True, "timeout": PULL_SECONDS}
+async def _follow(
+    session: aiohttp.ClientSession, url: str, image: str, timeout: float, show: Callable[[str], None]
+) -> str:
+    body = {"image": image, "stream": True, "timeout": timeout}
     state: dict[str, Any] = {}
     async with session.post(f"{url.rstrip('/')}/image/pull", json=body) as answer:
         if answer.status >= 400:
@@ -65,10 +78,16 @@ async def _follow(session: aiohttp.ClientSession, url: str, image: str, show: Ca
     return "" if state.get("state") == "done" else f"{url}: {state.get('note') or 'the stream ended early'}"
 
 
-def on_engine(puller: Puller) -> Pull:
-    """Pulls into this machine's engine."""
+def on_engine(engine: Engine, puller: Puller) -> Pull:
+    """Pulls into this machine's engine what it does not hold yet."""
 
     async def pull(image: str, show: Callable[[str], None]) -> str:
+        try:
+            image = normalized(image)
+            if await engine.has_image(image):
+                return ""
+        except SweRlError as error:
+            return str(error)
         job = puller.join(image)
         while not await puller.wait(job, 0.5):
             show(job.note or f"{job.progress()['current_bytes'] >> 20} MiB")
@@ -97,16 +116,18 @@ async def pull_all(images: list[str], places: dict[str, Pull], parallel: int, pr
 
 
 async def run(flags: argparse.Namespace) -> int:
-    images = await asyncio.to_thread(images_of, flags.tasks, flags.prefix)
+    images = await asyncio.to_thread(images_of, flags.tasks, flags.registry)
     token = os.environ.get("SWE_SERVER_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     servers = [url.strip() for url in flags.servers.split(",") if url.strip()]
     engine = Engine(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
-    puller = Puller(engine, timeout=PULL_SECONDS, mirrors=[], credentials={})
+    puller = Puller(engine, timeout=flags.timeout, mirrors=[], credentials=load_credentials(flags.registry_config))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bounds = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)  # a line of progress comes twice a second
     async with aiohttp.ClientSession(headers=headers, timeout=bounds) as session:
-        places = {url: on_server(session, url) for url in servers} or {engine.url: on_engine(puller)}
+        places = {url: on_server(session, url, flags.timeout) for url in servers} or {
+            engine.url: on_engine(engine, puller)
+        }
         with Progress(*columns, TextColumn("{task.fields[note]}")) as progress:
             failures = await pull_all(images, places, flags.parallel, progress)
     await puller.aclose()
@@ -121,8 +142,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("tasks")
     parser.add_argument("--servers", default=os.environ.get("SWE_EXEC_SERVER_URLS", ""))
     parser.add_argument("--parallel", type=int, default=3)
-    parser.add_argument("--prefix", default=os.environ.get("SWE_DOCKER_REGISTRY", ""))
+    parser.add_argument("--registry", "--prefix", default=os.environ.get("SWE_DOCKER_REGISTRY", ""))
+    parser.add_argument("--registry-config", default="")
+    parser.add_argument("--timeout", type=float, default=PULL_SECONDS)
     flags = parser.parse_args(argv)
+    if flags.parallel < 1 or flags.timeout <= 0:
+        parser.error("--parallel must be at least 1 and --timeout above 0")
     try:
         return asyncio.run(run(flags))
     except SweRlError as error:
