@@ -2,20 +2,24 @@
 # Make a bare Debian or Ubuntu machine an exec node: container engine, this package in a venv of its own, and the exec
 # server as a systemd unit. Idempotent: run it again to upgrade or to change a flag.
 #
-#   sudo SWE_SERVER_TOKEN=... scripts/setup_exec_node.sh [--package SPEC] [--port N] [--prefix DIR] [--dry-run]
+#   sudo SWE_SERVER_TOKEN=... scripts/setup_exec_node.sh [--package SPEC] [--port N] [--prefix DIR] [--no-service] [--dry-run]
 #                                                        [-- FLAGS of swe-rl exec-server]
-#   --package  what pip installs: a wheel, a checkout or a requirement (default: the checkout this script lies in)
-#   --dry-run  print the commands and files, change nothing
-# The token is kept in /etc/swe-rl/exec-server.env (mode 0600). Without one the server listens on loopback only.
+#   --package     what pip installs: a wheel, a checkout or a requirement (default: the checkout this script lies in)
+#   --no-service  for machines that are not run by systemd: install everything below the prefix, and leave starting
+#                 PREFIX/exec-server.sh (and the engine) to you
+#   --dry-run     print the commands and files, change nothing
+# The token is kept in /etc/swe-rl/exec-server.env (--no-service: PREFIX/exec-server.env), mode 0600. Without one the
+# server listens on loopback only.
 set -euo pipefail
 
-PREFIX=/opt/swe-rl PORT=5000 DRY= FLAGS=()
+PREFIX=/opt/swe-rl PORT=5000 DRY= SERVICE=1 FLAGS=()
 PACKAGE=$(cd "$(dirname "$0")/.." && pwd)
 while [ $# -gt 0 ]; do
     case $1 in
         --package) PACKAGE=${2:?--package needs a value}; shift 2 ;;
         --port) PORT=${2:?--port needs a value}; shift 2 ;;
         --prefix) PREFIX=${2:?--prefix needs a value}; shift 2 ;;
+        --no-service) SERVICE=; shift ;;
         --dry-run) DRY=1; shift ;;
         --) shift; FLAGS=("$@"); break ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit ;;
@@ -23,7 +27,11 @@ while [ $# -gt 0 ]; do
     esac
 done
 [[ $PORT =~ ^[0-9]+$ ]] || { echo "setup_exec_node.sh: --port $PORT is not a number" >&2; exit 2; }
-[ -n "$DRY" ] || [ "$(id -u)" = 0 ] || { echo "setup_exec_node.sh: run it as root (or with --dry-run)" >&2; exit 1; }
+fail() { echo "setup_exec_node.sh: $*" >&2; exit 1; }
+[ -n "$DRY" ] || [ "$(id -u)" = 0 ] || fail "run it as root (or with --dry-run)"
+# Said before anything is changed, not after five minutes of installing.
+[ -n "$DRY" ] || [ -z "$SERVICE" ] || [ -d /run/systemd/system ] ||
+    fail "this machine is not run by systemd: with --no-service everything is installed, and starting it is yours"
 
 run() {
     if [ -n "$DRY" ]; then printf '+ %s\n' "${*@Q}"; else "$@"; fi
@@ -55,7 +63,23 @@ run "$PREFIX/venv/bin/python" -m pip install --quiet "aiohttp>=3.10,<4" "aiodock
     "prometheus-client>=0.20" "psutil>=5.9" "rich>=13.7" packaging
 run "$PREFIX/venv/bin/python" -m pip install --quiet --no-deps --force-reinstall "$PACKAGE"
 
-printf 'SWE_SERVER_TOKEN=%s\n' "${SWE_SERVER_TOKEN:-}" | write /etc/swe-rl/exec-server.env 0600
+ENV_FILE=/etc/swe-rl/exec-server.env
+[ -n "$SERVICE" ] || ENV_FILE=$PREFIX/exec-server.env
+printf 'SWE_SERVER_TOKEN=%s\n' "${SWE_SERVER_TOKEN:-}" | write "$ENV_FILE" 0600
+
+if [ -z "$SERVICE" ]; then
+    write "$PREFIX/exec-server.sh" 0755 <<START
+#!/bin/bash
+# Starts the exec server in the foreground; SIGTERM ends it, containers stay.
+set -euo pipefail
+SWE_SERVER_TOKEN=\$(sed -n 's/^SWE_SERVER_TOKEN=//p' $(printf %q "$ENV_FILE"))
+export SWE_SERVER_TOKEN
+exec $(printf %q "$PREFIX")/venv/bin/swe-rl exec-server --port $PORT --database $(printf %q "$PREFIX")/exec.sqlite3 ${FLAGS[*]@Q} "\$@"
+START
+    [ -n "$DRY" ] || echo "installed; start the engine, then $PREFIX/exec-server.sh"
+    exit 0
+fi
+
 write /etc/systemd/system/swe-rl-exec-server.service 0644 <<UNIT
 [Unit]
 Description=swe-rl exec server
@@ -64,7 +88,7 @@ After=docker.service network-online.target
 Wants=network-online.target
 
 [Service]
-EnvironmentFile=/etc/swe-rl/exec-server.env
+EnvironmentFile=$ENV_FILE
 ExecStart=$PREFIX/venv/bin/swe-rl exec-server --port $PORT --database /var/lib/swe-rl/exec.sqlite3 ${FLAGS[*]@Q}
 StateDirectory=swe-rl
 Restart=always
@@ -93,5 +117,4 @@ for _ in $(seq 60); do
     fi
     sleep 1
 done
-echo "setup_exec_node.sh: the server does not answer; see: journalctl -u swe-rl-exec-server" >&2
-exit 1
+fail "the server does not answer; see: journalctl -u swe-rl-exec-server"

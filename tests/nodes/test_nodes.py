@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from swe_rl.cli import main
 from swe_rl.errors import UsageError
-from swe_rl.sandbox.nodes.actions import LABEL, UPLOAD_FOLDER
+from swe_rl.sandbox.nodes.actions import LABEL
+from swe_rl.sandbox.nodes.command import build_package
 from swe_rl.sandbox.nodes.ssh import Host, Login, SshError, read_hosts, split_port
 from tests.docker_engine import TEST_IMAGE, Engine, engine, engines
 
@@ -161,15 +167,78 @@ def test_wrong_use_says_what_is_missing(monkeypatch, capsys) -> None:
     assert "--images" in capsys.readouterr().err
 
 
+def test_the_package_holds_the_sources_only(tmp_path: Path) -> None:
+    with tarfile.open(build_package(tmp_path)) as archive:
+        names = archive.getnames()
+    assert "swe-rl/swe_rl/sandbox/exec_server/command.py" in names and "swe-rl/pyproject.toml" in names
+    assert not [name for name in names if "__pycache__" in name or "/tests/" in name]
+
+
 @pytest.mark.docker
-def test_setup_brings_script_and_package_and_hides_the_token(sshd: Sshd, monkeypatch, capsys) -> None:
-    """A dry run on the host: the real thing needs a machine with systemd that may be changed."""
+def test_setup_says_what_it_would_do_and_hides_the_token(sshd: Sshd, monkeypatch, capsys) -> None:
     monkeypatch.setenv("SWE_SERVER_TOKEN", "token-for-the-node")
     assert main(["nodes", "setup", *sshd.flags(), "--setup-flags=--dry-run"]) == 0
     captured = capsys.readouterr()
     assert "systemctl" in captured.out and "token-for-the-node" not in captured.out + captured.err
-    with Host(sshd.address, sshd.login) as host:
-        listed = host.run(f"tar -tzf {UPLOAD_FOLDER}/swe-rl.tar.gz", timeout=60).output
-    assert "swe-rl/swe_rl/sandbox/exec_server/command.py" in listed and "__pycache__" not in listed
     assert main(["nodes", "setup", *sshd.flags(), "--setup-flags=--no-such-flag"]) == 1
     assert "--no-such-flag" in capsys.readouterr().err
+    assert not list(Path("/tmp").glob("swe-rl-setup.*")) and not list(Path("/tmp").glob("swe-rl-package-*"))
+
+
+@pytest.mark.docker
+@pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="here setup would make this machine a node")
+def test_setup_without_systemd_is_refused_before_anything_changes(sshd: Sshd, monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setenv("SWE_SERVER_TOKEN", "token-for-the-node")
+    prefix = tmp_path / "prefix"
+    assert main(["nodes", "setup", *sshd.flags(), f"--setup-flags=--prefix {prefix}"]) == 1
+    assert "not run by systemd: with --no-service" in capsys.readouterr().err
+    assert not prefix.exists()
+
+
+@contextlib.contextmanager
+def running(command: list[str], env: dict[str, str], folder: Path) -> Iterator[str]:
+    """The URL of a server that `command` starts; SIGTERM must end it."""
+    port_file, log = folder / "port", folder / "log"
+    with log.open("wb") as out:
+        server = subprocess.Popen([*command, "--port", "0", "--port-file", str(port_file)], env=env, stderr=out)
+    try:
+        while not port_file.exists():
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port_file.read_text()}"
+        server.terminate()
+        assert server.wait(timeout=30) == 0
+    finally:
+        server.kill()
+        server.wait(timeout=10)
+
+
+@pytest.mark.docker
+async def test_setup_installs_a_server_that_grades(sshd: Sshd, engine: Engine, monkeypatch, capsys, tmp_path) -> None:
+    """All of it but the systemd unit: the machine's own interpreter, only the libraries that a node needs, over ssh."""
+    token = "token $(for) the 'node'"
+    monkeypatch.setenv("SWE_SERVER_TOKEN", token)
+    prefix = tmp_path / "the prefix"
+    flags = f"--no-service --prefix '{prefix}' -- --memory-mb 300"
+    assert await asyncio.to_thread(main, ["nodes", "setup", *sshd.flags(), f"--setup-flags={flags}"]) == 0
+    assert f"{prefix}/exec-server.sh" in capsys.readouterr().out
+    assert (prefix / "exec-server.env").stat().st_mode & 0o777 == 0o600
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DOCKER_HOST": engine.host}
+    with running([str(prefix / "exec-server.sh"), "--exit-with-parent"], env, tmp_path) as url:
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
+
+            async def post(path: str, **body: Any) -> dict[str, Any]:
+                async with session.post(url + path, json=body) as answer:
+                    assert answer.status == 200, await answer.text()
+                    return await answer.json()
+
+            box = (await post("/container/create", image=TEST_IMAGE, cwd="/testbed"))["container_id"]
+            memory = engine.docker("inspect", "--format", "{{.HostConfig.Memory}}", box)
+            assert int(memory) == 300 << 20, "flags after -- reach the server"
+            await post("/container/exec", container_id=box, command="git init -q; git commit -q --allow-empty -m base")
+            fields = {"container_id": box, "patch": NEW_FILE, "eval_script": "grep line new", "cwd": "/testbed"}
+            assert (await post("/container/evaluate", **fields))["verdict"] == "resolved"
+            await post("/container/destroy", container_id=box)
+
+
+NEW_FILE = "--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+line\n"

@@ -12,17 +12,21 @@ from swe_rl.sandbox.nodes.ssh import Host, SshError
 LABEL = "swe-rl.managed"
 IMAGE_NAME = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,500}$")
 SETUP_SECONDS, STATUS_SECONDS, CLEAN_SECONDS, PULL_SECONDS = 1200.0, 30.0, 300.0, 1800.0
-UPLOAD_FOLDER = "/tmp/swe-rl-setup"
 
 
 def setup(host: Host, *, script: Path, package: Path, token: str, flags: list[str]) -> str:
     """Install engine and exec server by `setup_exec_node.sh`; the token goes through stdin, never in an argument."""
-    _checked(host, f"mkdir -p {UPLOAD_FOLDER}", 30.0)
-    host.put(script.read_bytes(), f"{UPLOAD_FOLDER}/{script.name}", mode=0o755)
-    host.put(package.read_bytes(), f"{UPLOAD_FOLDER}/{package.name}", mode=0o644)
-    words = ["bash", f"{UPLOAD_FOLDER}/{script.name}", "--package", f"{UPLOAD_FOLDER}/{package.name}", *flags]
-    command = f"IFS= read -r SWE_SERVER_TOKEN && export SWE_SERVER_TOKEN && {shlex.join(words)}"
-    output = _checked(host, command, SETUP_SECONDS, stdin=f"{token}\n".encode())
+    folder = _checked(
+        host, "mktemp -d /tmp/swe-rl-setup.XXXXXXXX", 30.0
+    ).strip()  # nobody else's, whatever lies in /tmp
+    try:
+        host.put(script.read_bytes(), f"{folder}/{script.name}", mode=0o755)
+        host.put(package.read_bytes(), f"{folder}/{package.name}", mode=0o644)
+        words = ["bash", f"{folder}/{script.name}", "--package", f"{folder}/{package.name}", *flags]
+        command = f"IFS= read -r SWE_SERVER_TOKEN && export SWE_SERVER_TOKEN && {shlex.join(words)}"
+        output = _checked(host, command, SETUP_SECONDS, stdin=f"{token}\n".encode())
+    finally:
+        host.run(f"rm -rf {shlex.quote(folder)}", timeout=60.0)
     return output.strip().splitlines()[-1] if output.strip() else "done"
 
 

@@ -16,9 +16,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from swe_rl.errors import InfraError, UsageError
+from swe_rl.sandbox.container.pull_dataset import listed_images
 from swe_rl.sandbox.nodes import actions
 from swe_rl.sandbox.nodes.ssh import Host, Login, read_hosts
 from swe_rl.tasks.images import with_registry
+from swe_rl.tasks.load import load_tasks
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 EPILOG = """examples:
@@ -77,17 +79,18 @@ def main(argv: list[str]) -> int:
     if flags.action == "setup":
         if not token:
             raise UsageError("setup: exec servers for other machines need a token; set SWE_SERVER_TOKEN")
-        package = Path(flags.package) if flags.package else build_package()
         script = CHECKOUT / "scripts" / "setup_exec_node.sh"
         if not script.is_file():
             raise UsageError(f"setup needs the checkout's {script}")
         more = ["--port", str(flags.port), *shlex.split(flags.setup_flags)]
-        return _on_each(
-            hosts,
-            login,
-            flags.parallel,
-            lambda h: actions.setup(h, script=script, package=package, token=token, flags=more),
-        )
+        with tempfile.TemporaryDirectory(prefix="swe-rl-package-") as folder:
+            package = Path(flags.package) if flags.package else build_package(Path(folder))
+            return _on_each(
+                hosts,
+                login,
+                flags.parallel,
+                lambda host: actions.setup(host, script=script, package=package, token=token, flags=more),
+            )
     if flags.action == "status":
         return _on_each(hosts, login, flags.parallel, lambda host: actions.status(host, port=flags.port, token=token))
     return _on_each(hosts, login, flags.parallel, lambda host: actions.clean(host, remove=flags.yes))
@@ -147,17 +150,8 @@ def _pull(hosts: list[str], login: Login, images: list[str], parallel: int, per_
 
 def wanted_images(flags: argparse.Namespace) -> list[str]:
     """Image names of --images and --tasks, below the registry prefix, without doubles. Raises UsageError."""
-    names: list[str] = []
-    if flags.images:
-        try:
-            names += [
-                line.split("#")[0].strip() for line in Path(flags.images).read_text(encoding="utf-8").splitlines()
-            ]
-        except OSError as error:
-            raise UsageError(f"--images {flags.images}: {error.strerror}") from None
+    names = listed_images(flags.images) if flags.images else []
     if flags.tasks:
-        from swe_rl.tasks.load import load_tasks
-
         names += [task.image for task in load_tasks(flags.tasks).tasks]
     images = list(dict.fromkeys(with_registry(name, flags.registry) for name in names if name))
     if not images:
@@ -165,11 +159,11 @@ def wanted_images(flags: argparse.Namespace) -> list[str]:
     return images
 
 
-def build_package() -> Path:
-    """The sources of this checkout as an archive that pip installs. Raises UsageError where this is no checkout."""
+def build_package(folder: Path) -> Path:
+    """An archive in `folder` of this checkout's sources, for pip. Raises UsageError where this is no checkout."""
     if not (CHECKOUT / "pyproject.toml").is_file():
         raise UsageError("setup: this installation is no checkout; give a wheel or source archive with --package")
-    path = Path(tempfile.mkdtemp(prefix="swe-rl-package-")) / "swe-rl.tar.gz"
+    path = folder / "swe-rl.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for name in ("pyproject.toml", "README.md", "swe_rl"):
             if (CHECKOUT / name).exists():
