@@ -168,13 +168,14 @@ async def test_a_create_that_fails_on_one_node_goes_to_another(nodes, pools) -> 
     await until(lambda: pool.pool.book.used(bad.url) == 0)
 
 
-async def test_an_image_that_no_node_can_get_is_said_at_once(nodes, pools) -> None:
+@pytest.mark.parametrize(("status", "kind"), [(404, "image_missing"), (422, "image_unusable")])
+async def test_an_image_that_no_node_can_use_is_said_at_once(nodes, pools, status: int, kind: str) -> None:
     one, two = await nodes(), await nodes()
-    one.create_error = two.create_error = (404, "image_missing")
+    one.create_error = two.create_error = (status, kind)
     pool = await pools(one.url, two.url)
     await until(lambda: pool.pool.fleet.free_slots() == 30)
-    status, refused = await pool.allocate("1")
-    assert (status, refused["error"]["kind"]) == (404, "image_missing")
+    answered, refused = await pool.allocate("1")
+    assert (answered, refused["error"]["kind"]) == (status, kind)
 
 
 async def test_nodes_join_drain_and_leave_while_it_runs(nodes, pools) -> None:

@@ -34,7 +34,7 @@ class Allocator:
         self._creating: set[str] = set()  # keys whose container is being made: no longer cancelled
 
     async def allocate(self, request: AllocateBody) -> Lease:
-        """An open lease. Raises PoolFault: unavailable, image_missing, lease_gone (the key's lease has ended)."""
+        """An open lease. Raises PoolFault: unavailable, image_missing, image_unusable, lease_gone (the key's lease has ended)."""
         key = request.idempotency_key
         known = self._book.of_key(key)
         if known is not None and known.state is not LeaseState.CREATING:
@@ -97,7 +97,7 @@ class Allocator:
         deadline = Deadline(min(request.deadline_s, request.wait_s or request.deadline_s))
         ends_at = time.time() + request.deadline_s + self._settings.deadline_grace
         avoid: set[str] = set()  # nodes that failed just now
-        lacking: set[str] = set()  # nodes that cannot get the image: for good
+        lacking: set[str] = set()  # nodes that cannot get or use the image: for good
         failures: list[str] = []
         while not deadline.expired():
             lease = await self._wait(request, avoid | lacking, deadline, failures)
@@ -109,10 +109,10 @@ class Allocator:
             except NodeRefused as error:
                 if error.kind == "bad_request":
                     raise PoolFault("bad_request", str(error)) from error
-                if error.kind == "image_missing":
+                if error.kind in ("image_missing", "image_unusable"):
                     lacking.add(lease.node)
                     if all(url in lacking for url, node in self._fleet.nodes.items() if node.usable):
-                        raise PoolFault("image_missing", str(error)) from error
+                        raise PoolFault(error.kind, str(error)) from error
                 failures.append(str(error))
             except NodeUnreachable as error:
                 failures.append(str(error))

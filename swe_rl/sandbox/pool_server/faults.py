@@ -15,6 +15,7 @@ class PoolFault(ServerFault):
         "node_unknown": 404,
         "node_busy": 409,
         "lease_gone": 410,
+        "image_unusable": 422,
         "node_error": 502,
         "node_unreachable": 502,
         "unavailable": 503,
