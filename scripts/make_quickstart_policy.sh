@@ -13,10 +13,18 @@ sdists=()
 while read -r file; do sdists+=(--sdist "$file"); done < <(.venv/bin/python -m swe_rl.policy.sources --cache "$work/sdists")
 
 [ -f "$work/new/config.json" ] || .venv/bin/python -m swe_rl.policy.make "${sdists[@]}" --out "$work/new" --seed 1
-[ -f "$work/demos.jsonl" ] ||
-    .venv/bin/swe-rl data demos --tokenizer "$work/new" --practice 14000 --drills 2000 "${sdists[@]}" --out "$work/demos.jsonl" --seed 2
-.venv/bin/swe-rl sft --hf-checkpoint "$work/new" --data "$work/demos.jsonl" --out "$work/warm" \
+demos() { # FILE SEED PRACTICE DRILLS
+    [ -f "$work/$1" ] ||
+        .venv/bin/swe-rl data demos --tokenizer "$work/new" --practice "$3" --drills "$4" "${sdists[@]}" --out "$work/$1" --seed "$2"
+}
+
+# First the form and the copying, at a high rate; then fresh demonstrations while the rate falls to a tenth.
+demos first.jsonl 2 14000 2000
+.venv/bin/swe-rl sft --hf-checkpoint "$work/new" --data "$work/first.jsonl" --out "$work/first" \
     --copy-steps 160 --copy-rows 8 --batch-tokens 2560 --lr 6e-4 --min-lr 3e-4 --warmup 30 --context-weight 0 --max-steps 1100
+demos second.jsonl 12 20000 1500
+.venv/bin/swe-rl sft --hf-checkpoint "$work/first" --data "$work/second.jsonl" --out "$work/warm" \
+    --copy-rows 4 --batch-tokens 2560 --lr 5e-4 --min-lr 5e-5 --warmup 20 --context-weight 0 --max-steps 1300
 mkdir -p "$out"
 for file in model.safetensors config.json generation_config.json tokenizer.json tokenizer_config.json chat_template.jinja; do
     cp "$work/warm/$file" "$out/$file"
