@@ -136,7 +136,7 @@ def main(argv: list[str], prog: str = "swe-rl data convert") -> int:
         instance_ids=_ids(arguments.instance_ids),
         limit=arguments.limit,
     )
-    rows = iter_rows(local, COLUMNS) if local else hub_rows(arguments.dataset, arguments.split)
+    rows = iter_rows(local, COLUMNS) if local else hub_rows(arguments.dataset, arguments.split, COLUMNS)
     count = ConvertCount()
     _write(Path(arguments.output), rows, options, count, strict=arguments.strict)
     for error in count.rejected:

@@ -1,35 +1,76 @@
-"""Rows of a Hugging Face dataset, where a hub can be reached and the `datasets` package is installed."""
+"""Rows of a dataset on a Hugging Face hub: its data files are fetched into the hub's cache and read like local ones.
+
+Only `huggingface_hub` is needed, which transformers brings. `HF_ENDPOINT`, `HF_TOKEN` and `HF_HOME` work as everywhere.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from swe_rl.errors import DataError, UsageError
-from swe_rl.tasks.rows import RawRow
+from swe_rl.errors import DataError
+from swe_rl.tasks.rows import SUFFIXES, RawRow, iter_rows
 
-_SECONDS = "20"  # of one request to the hub
+CONVERTED = (
+    "refs/convert/parquet"  # a branch in which hubs keep every public dataset as Parquet: <config>/<split>/0000.parquet
+)
+T = TypeVar("T")
 
 
-def hub_rows(name: str, split: str) -> Iterator[RawRow]:
-    """Stream `name`'s rows. Raises UsageError without `datasets`, DataError where the hub or the dataset is out of reach."""
-    for variable in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
-        os.environ.setdefault(variable, _SECONDS)
+def hub_rows(name: str, split: str, columns: set[str] | None = None) -> Iterator[RawRow]:
+    """Every row of one split. Raises DataError where hub, dataset or split cannot be had; nothing is retried for ever."""
+    from huggingface_hub import hf_hub_download
+
+    revision, files = _files(name, split)
+    for file in files:
+        path = _asked(
+            name,
+            lambda file=file: hf_hub_download(name, file, repo_type="dataset", revision=revision),  # type: ignore[misc]
+        )
+        for row in iter_rows(path, columns):
+            yield RawRow(f"{name}/{file}", row.line, row.value, row.problem)
+
+
+def _files(name: str, split: str) -> tuple[str, list[str]]:
+    """(revision, data files of the split): the repository's own where their names tell splits, else the hub's Parquet copy."""
+    from huggingface_hub import HfApi
+
+    own = _asked(name, lambda: HfApi().list_repo_files(name, repo_type="dataset"))
+    if found := files_of_split(own, split):
+        return "main", found
     try:
-        import datasets
-    except ImportError:
-        raise UsageError(
-            "reading from a hub needs the datasets package: pip install datasets (or give a local file)"
-        ) from None
-    number = 0
+        converted = HfApi().list_repo_files(name, repo_type="dataset", revision=CONVERTED)
+    except Exception:  # most private hubs keep none
+        converted = []
+    if found := files_of_split(converted, split):
+        return CONVERTED, found
+    data = [file for file in own if file.lower().endswith(SUFFIXES)]
+    raise DataError(
+        f"dataset {name!r} has no file for split {split!r} (--split); its data files: {', '.join(data[:8]) or 'none'}"
+    )
+
+
+def files_of_split(files: list[str], split: str) -> list[str]:
+    """The data files whose path has the split's name as a word (`data/train-00000-of-00002.parquet`), sorted.
+
+    One data file alone is its dataset's only split, whatever it is called.
+    """
+    data = sorted(file for file in files if file.lower().endswith(SUFFIXES) and not file.startswith("."))
+    word = re.compile(rf"(^|[/_.-]){re.escape(split)}([/_.-]|$)")
+    found = [file for file in data if word.search(file)]
+    return found or (data if len(data) == 1 else [])
+
+
+def _asked(name: str, ask: Callable[[], T]) -> T:
     try:
-        for row in datasets.load_dataset(name, split=split, streaming=True):
-            number += 1
-            yield RawRow(f"{name}[{split}]", number, dict(row))
-    except Exception as error:  # datasets raises a dozen kinds for one meaning: these rows cannot be had
+        return ask()
+    except Exception as error:  # a dozen kinds of three libraries for one meaning: this dataset cannot be had
+        from huggingface_hub import constants
+
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        where = f" after row {number}" if number else ""
+        offline = " HF_HUB_OFFLINE is set." if constants.HF_HUB_OFFLINE else ""
         raise DataError(
-            f"dataset {name!r}, split {split!r}{where}: {reason}. If no hub can be reached from here, download the"
-            " dataset elsewhere and give its file or folder"
+            f"dataset {name!r} cannot be had from {constants.ENDPOINT}: {reason}.{offline} If no hub can be reached from"
+            " here, download the dataset elsewhere and give its file or folder (--input)"
         ) from error
