@@ -1,8 +1,8 @@
 """`swe-rl sft`: warm-start a policy on demonstration trajectories in token form.
 
-One process, plain causal-LM training: answer tokens count fully, everything else by `--context-weight` (a little language
-modelling of the code that the policy reads helps it to see what is wrong with it). Batches are rows of similar length, so
-right padding is small and attention needs no mask. Interrupted runs continue from the last saved state.
+The trainer's own worker, packing and log-probs with another loss: answer tokens count fully, everything else by
+`--context-weight` (a little language modelling of the code that the policy reads helps it to see what is wrong with it).
+Interrupted runs continue from the last saved state.
 """
 
 from __future__ import annotations
@@ -11,144 +11,153 @@ import argparse
 import json
 import math
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from swe_rl.config import Config
 from swe_rl.errors import DataError, UsageError
-from swe_rl.trainer.sft_copy import copy_batch
-from swe_rl.trainer.sft_data import Batch, Demonstrations, load_demonstrations
+from swe_rl.trainer.checkpoint_folder import commit, partial_folder, read_manifest, read_state, write_json
+from swe_rl.trainer.export import export_hf
+from swe_rl.trainer.packing import TrainingSequence, make_micro_batch, plan_micro_batches
+from swe_rl.trainer.schedule import lr_at
+from swe_rl.trainer.sft_copy import copy_drills
+from swe_rl.trainer.sft_data import Demonstrations, load_demonstrations, normalised
+from swe_rl.trainer.worker import TrainWorker
 
 COPY_LENGTH = 96  # tokens of one copy drill
 RESERVED = 3  # special tokens stay out of copy drills
 
 
-def schedule(step: int, total: int, warmup: int, peak: float, floor: float) -> float:
-    """Linear warm-up, then a cosine from `peak` to `floor` at `total` steps."""
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    share = min(1.0, (step - warmup) / max(1, total - warmup))
-    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * share))
-
-
-def weighted_loss(model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(weighted mean loss, mean loss of the answer tokens): logits of only the positions that carry weight."""
-    hidden = model.get_decoder()(input_ids=batch.tokens).last_hidden_state[:, :-1]
-    targets, weights = batch.tokens[:, 1:], batch.weights[:, 1:]
-    kept = weights > 0
-    losses = torch.nn.functional.cross_entropy(
-        model.get_output_embeddings()(hidden[kept]).float(), targets[kept], reduction="none"
-    )
-    weights = weights[kept]
-    answers = weights == 1.0
-    return (losses * weights).sum() / weights.sum(), losses[answers].mean().detach()
+def cross_entropy(
+    log_probs: torch.Tensor, entropy: torch.Tensor, fields: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Weighted sum of -log p (the weights of a step add up to 1 per kind of row), and the sums for the mean over answers."""
+    loss = -(fields["weight"] * log_probs).sum()
+    answers = fields["answer"]
+    sums = {"loss": loss, "answer_loss": -(answers * log_probs).sum(), "answers": answers.sum()}
+    return loss, {name: value.detach().double() for name, value in sums.items()}
 
 
 class SftRun:
-    """Model, optimizer and the place in the data; `step` counts optimizer steps that are done."""
+    """The training process and the place in the data; `step` counts optimizer steps that are done. `close` ends it."""
 
     def __init__(self, args: argparse.Namespace, data: Demonstrations) -> None:
-        torch.manual_seed(args.seed)
         self.args, self.data = args, data
-        self.model = AutoModelForCausalLM.from_pretrained(args.hf_checkpoint, dtype=torch.float32)
-        self.model.train()
-        matrices = [p for p in self.model.parameters() if p.ndim >= 2]
-        others = [p for p in self.model.parameters() if p.ndim < 2]
-        groups = [
-            {"params": matrices, "weight_decay": args.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98))
         self.batches = [b for epoch in range(args.epochs) for b in data.plan(args.batch_tokens, args.seed + epoch)]
         self.total = args.copy_steps + len(self.batches)
         if args.max_steps:
             self.total = min(self.total, args.max_steps)
+        self.config = Config(
+            hf_checkpoint=args.hf_checkpoint,
+            lr=args.lr,
+            min_lr=args.min_lr,
+            lr_warmup_iters=args.warmup,
+            lr_decay_style="cosine",
+            lr_decay_iters=self.total,
+            weight_decay=args.weight_decay,
+            clip_grad=args.clip_grad,
+            max_tokens_per_gpu=args.row_tokens,
+            gradient_checkpointing=args.gradient_checkpointing,
+            dtype=args.dtype,
+            trainer_threads=args.threads,
+            seed=args.seed,
+        )
+        self.worker = TrainWorker(self.config, 0, 1)
+        self.vocabulary = self.worker.start(*self.worker.host_rendezvous())
         self.step, self.tokens, self.seconds = 0, 0, 0.0
 
+    def close(self) -> None:
+        self.worker.stop()
+
     @property
-    def state_file(self) -> Path:
-        return Path(self.args.out) / "state.pt"
+    def state_folder(self) -> Path:
+        return Path(self.args.out) / "state"
 
     def save(self) -> None:
-        """Write the state beside the old one and rename: an interrupted save leaves the old one whole."""
-        state: dict[str, Any] = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step,
-            "tokens": self.tokens,
-            "seconds": self.seconds,
-            "batches": self.total,
-            "seed": self.args.seed,
-        }
-        self.state_file.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.state_file.with_suffix(".tmp")
-        torch.save(state, beside)
-        beside.replace(self.state_file)
+        """Write the state beside the old one and rename: an interrupted save leaves the old one whole.
+
+        Raises CheckpointError where it cannot be written.
+        """
+        partial = partial_folder(self.state_folder)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            self.worker.save(str(partial))
+            place = {"step": self.step, "tokens": self.tokens, "seconds": self.seconds}
+            write_json(partial / "state.json", {**place, "batches": self.total, "seed": self.args.seed})
+            commit(partial, self.state_folder, {"optimizer_steps": self.step, "world_size": 1})
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
     def resume(self) -> bool:
         """Continue from the saved state, if there is one. Raises DataError where it belongs to another run."""
-        if not self.state_file.exists():
+        if not self.state_folder.is_dir():
             return False
-        state = torch.load(self.state_file, weights_only=True)
+        read_manifest(self.state_folder)
+        state = read_state(self.state_folder)
         if (state["batches"], state["seed"]) != (self.total, self.args.seed):
             raise DataError(
-                f"{self.state_file}: made with other data, batches or seed; give another --out or remove it"
+                f"{self.state_folder}: made with other data, batches or seed; give another --out or remove it"
             )
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.worker.load(str(self.state_folder), weights_only=False)
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
         return True
 
     def steps(self) -> Iterator[dict[str, float]]:
         """Train to the end, yielding one record a step; the state is saved every `save_interval` steps."""
-        args, total = self.args, self.total
-        while self.step < total:
+        args, backend = self.args, self.worker.backend
+        while self.step < self.total:
             started = time.monotonic()
-            rate = schedule(self.step, total, args.warmup, args.lr, args.min_lr)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            batch = self._batch()
-            loss, answer_loss = weighted_loss(self.model, batch)
-            loss.backward()
-            if args.copy_rows and self.step >= args.copy_steps:
-                weighted_loss(self.model, self._drills(args.copy_rows))[0].backward()
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), args.clip_grad)
-            if not torch.isfinite(norm):
-                raise DataError(f"sft: the gradient is not finite at step {self.step}; lower --lr (now {args.lr})")
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            rate = lr_at(self.step, self.config, self.total)
+            sequences = self._sequences()
+            lengths = [len(sequence.tokens) for sequence in sequences]
+            rows = plan_micro_batches(lengths, args.row_tokens)[0]
+            packed = [make_micro_batch([sequences[i] for i in row]) for row in rows]
+            sums = backend.forward_backward(packed, cross_entropy)
+            _, stepped = backend.optimizer_step(rate, sums["loss"])
+            if not stepped:
+                raise DataError(f"sft: loss or gradient is not finite at step {self.step}; lower --lr (now {args.lr})")
             self.step += 1
-            self.tokens += batch.real_tokens
+            self.tokens += sum(lengths)
             self.seconds += time.monotonic() - started
             if self.step % args.save_interval == 0:
                 self.save()
-            yield {"step": self.step, "loss": float(loss.detach()), "answer_loss": float(answer_loss), "lr": rate}
+            answer_loss = sums["answer_loss"] / sums["answers"] if sums["answers"] else math.nan
+            yield {"step": self.step, "loss": sums["loss"], "answer_loss": answer_loss, "lr": rate}
 
-    def _batch(self) -> Batch:
-        """Copy drills alone first, then the demonstrations."""
-        place = self.step - self.args.copy_steps
+    def _sequences(self) -> list[TrainingSequence]:
+        """Copy drills alone first, then the demonstrations (and some drills beside them)."""
+        args, place = self.args, self.step - self.args.copy_steps
         if place < 0:
-            return self._drills(self.args.batch_tokens // COPY_LENGTH)
-        return self.data.batch(self.batches[place], self.args.context_weight)
+            return normalised(self._drills(args.batch_tokens // COPY_LENGTH))
+        rows = normalised(self.data.sequences(self.batches[place], args.context_weight))
+        if args.copy_rows:
+            for drill in normalised(self._drills(args.copy_rows)):
+                drill.fields["answer"][:] = 0.0  # their loss is not that of answers
+                rows.append(drill)
+        return rows
 
-    def _drills(self, rows: int) -> Batch:
+    def _drills(self, rows: int) -> list[TrainingSequence]:
         rng = random.Random(f"{self.args.seed}:{self.step}")
-        return copy_batch(rows, COPY_LENGTH, self.model.config.vocab_size, RESERVED, rng)
+        return copy_drills(rows, COPY_LENGTH, self.vocabulary, RESERVED, rng)
 
     def export(self) -> None:
         """Write the Hugging Face folder: weights (safetensors), config, tokenizer and how it was made."""
-        out = Path(self.args.out)
+        out, beside = Path(self.args.out), Path(self.args.out) / ".export"
         dtype = getattr(torch, self.args.export_dtype)
-        self.model.to(dtype).save_pretrained(out)
-        self.model.float()
-        AutoTokenizer.from_pretrained(self.args.hf_checkpoint).save_pretrained(out)
+        weights = {name: tensor.to(dtype) for name, tensor in self.worker.backend.full_weights().items()}
+        export_hf(self.worker.backend, weights, self.args.hf_checkpoint, beside)
+        for file in beside.iterdir():
+            file.replace(out / file.name)
+        beside.rmdir()
         record = {"steps": self.step, "tokens": self.tokens, "seconds": round(self.seconds, 1), **vars(self.args)}
-        (out / "sft.json").write_text(json.dumps(record, indent=1, default=str) + "\n")
+        write_json(out / "sft.json", record)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -171,6 +180,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--min-lr", type=float, default=1e-4, help="learning rate at the end (default 1e-4)")
     add("--warmup", type=int, default=50, help="steps of linear warm-up (default 50)")
     add("--batch-tokens", type=int, default=8192, help="tokens of one optimizer step (default 8192)")
+    add("--row-tokens", type=int, default=4096, help="tokens packed into one forward pass (default 4096)")
     add(
         "--context-weight", type=float, default=0.1, help="weight of tokens that are not answers, below 1 (default 0.1)"
     )
@@ -181,6 +191,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, help="order of the data (default 1)")
     add("--save-interval", type=int, default=100, help="steps between saved states (default 100)")
     add("--max-tokens", type=int, default=1024, help="longer demonstrations are left out (default 1024)")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="what layers compute in (default float32)")
+    add("--gradient-checkpointing", action="store_true", help="less memory, a third more time")
     add("--export-dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the exported weights")
     add("--threads", type=int, default=1, help="torch threads (default 1)")
     add("--log", default="", help="also write one JSON line a step to this file")
@@ -193,9 +205,16 @@ def main(argv: list[str]) -> int:
         raise UsageError(f"--context-weight {args.context_weight}: allowed is 0 <= weight < 1")
     if not (Path(args.hf_checkpoint) / "config.json").is_file():
         raise UsageError(f"--hf-checkpoint {args.hf_checkpoint}: no config.json there; give a Hugging Face folder")
-    torch.set_num_threads(args.threads)
     data = load_demonstrations(args.data, max_tokens=args.max_tokens)
     run = SftRun(args, data)
+    try:
+        return _train(run)
+    finally:
+        run.close()
+
+
+def _train(run: SftRun) -> int:
+    args, data = run.args, run.data
     if run.resume():
         print(f"continuing at step {run.step} of {run.total}")
     print(f"{len(data)} demonstrations ({data.dropped} too long), {data.total_tokens} tokens, {run.total} steps")

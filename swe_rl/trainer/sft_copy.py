@@ -1,27 +1,23 @@
 """Copy drills: random token segments that come again. They teach a tiny model to copy before and while it learns the task.
 
 Nothing in them can be known by heart, so the only way to lower the loss is to find the earlier place and continue from it
-(`facts`: without a warm-up of this kind, policies of a few million parameters never learn to copy a name).
+(without a warm-up of this kind, policies of a few million parameters did not learn to copy a name here).
 """
 
 from __future__ import annotations
 
 import random
 
-import torch
+import numpy as np
 
-from swe_rl.trainer.sft_data import Batch
+from swe_rl.trainer.packing import TrainingSequence
+from swe_rl.trainer.sft_data import weighted_sequence
 
 
-def copy_batch(rows: int, length: int, vocabulary: int, reserved: int, rng: random.Random) -> Batch:
+def copy_drills(rows: int, length: int, vocabulary: int, reserved: int, rng: random.Random) -> list[TrainingSequence]:
     """`rows` sequences of `length` random tokens >= `reserved`; weight 1 on tokens that earlier ones determine."""
-    tokens = torch.zeros(rows, length, dtype=torch.long)
-    weights = torch.zeros(rows, length)
-    for row in range(rows):
-        ids, known = _drill(length, vocabulary, reserved, rng)
-        tokens[row] = torch.tensor(ids)
-        weights[row] = torch.tensor(known)
-    return Batch(tokens, weights, rows * length)
+    drills = (_drill(length, vocabulary, reserved, rng) for _ in range(rows))
+    return [weighted_sequence(np.array(ids), np.array(known)) for ids, known in drills]
 
 
 def _drill(length: int, vocabulary: int, reserved: int, rng: random.Random) -> tuple[list[int], list[float]]:

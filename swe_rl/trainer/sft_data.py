@@ -1,26 +1,16 @@
-"""Demonstrations for `swe-rl sft`: compact in memory, planned into batches of similar length."""
+"""Demonstrations for `swe-rl sft`: compact in memory, planned into steps, handed to the trainer's packing."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from swe_rl.errors import DataError
-
-
-@dataclass(frozen=True)
-class Batch:
-    """tokens, weights: [rows, longest]; padding has weight 0 and stands at the right, where causal attention ignores it."""
-
-    tokens: torch.Tensor
-    weights: torch.Tensor
-    real_tokens: int
+from swe_rl.trainer.packing import TrainingSequence
 
 
 class Demonstrations:
@@ -34,33 +24,41 @@ class Demonstrations:
         return len(self.tokens)
 
     def plan(self, batch_tokens: int, seed: int) -> list[list[int]]:
-        """Row numbers of each batch of one epoch: shuffled, with neighbours of similar length in one batch."""
-        rng = random.Random(seed)
+        """Row numbers of each step of one epoch: shuffled, of at most `batch_tokens` tokens (or one longer row)."""
         order = list(range(len(self.tokens)))
-        rng.shuffle(order)
-        batches: list[list[int]] = []
-        window = 2048
-        for low in range(0, len(order), window):
-            rows = sorted(order[low : low + window], key=lambda i: len(self.tokens[i]))
-            current: list[int] = []
-            for row in rows:
-                if current and (len(current) + 1) * len(self.tokens[row]) > batch_tokens:
-                    batches.append(current)
-                    current = []
-                current.append(row)
-            batches.append(current)
-        rng.shuffle(batches)
+        random.Random(seed).shuffle(order)
+        batches: list[list[int]] = [[]]
+        filled = 0
+        for row in order:
+            length = len(self.tokens[row])
+            if batches[-1] and filled + length > batch_tokens:
+                batches.append([])
+                filled = 0
+            batches[-1].append(row)
+            filled += length
         return batches
 
-    def batch(self, rows: Sequence[int], context_weight: float) -> Batch:
-        longest = max(len(self.tokens[row]) for row in rows)
-        tokens = torch.zeros(len(rows), longest, dtype=torch.long)
-        weights = torch.zeros(len(rows), longest)
-        for place, row in enumerate(rows):
-            ids, answers = self.tokens[row], self.answers[row]
-            tokens[place, : len(ids)] = torch.from_numpy(ids.astype(np.int64))
-            weights[place, : len(ids)] = torch.from_numpy(np.where(answers, 1.0, context_weight)).float()
-        return Batch(tokens, weights, sum(len(self.tokens[row]) for row in rows))
+    def sequences(self, rows: Sequence[int], context_weight: float) -> list[TrainingSequence]:
+        """The rows as training sequences. Answers weigh 1, all else `context_weight`; 0 takes no part in the loss."""
+        return [weighted_sequence(self.tokens[row], np.where(self.answers[row], 1.0, context_weight)) for row in rows]
+
+
+def weighted_sequence(tokens: np.ndarray, weights: np.ndarray) -> TrainingSequence:
+    """tokens, weights: [T]. Fields: "weight", and "answer", which is 1 where the weight is. The first token is never trained."""
+    trained = np.flatnonzero(weights[1:] > 0) + 1
+    kept = weights[trained].astype(np.float32)
+    return TrainingSequence(
+        tokens.astype(np.int64), trained, {"weight": kept, "answer": (kept == 1.0).astype(np.float32)}
+    )
+
+
+def normalised(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
+    """The same sequences with weights that add up to 1, so that the loss of a step is a mean however it is packed."""
+    total = sum(float(sequence.fields["weight"].sum()) for sequence in sequences)
+    return [
+        TrainingSequence(s.tokens, s.trained, {**s.fields, "weight": s.fields["weight"] / max(total, 1e-9)})
+        for s in sequences
+    ]
 
 
 def load_demonstrations(paths: Sequence[str], *, max_tokens: int) -> Demonstrations:

@@ -66,6 +66,7 @@ def test_interrupted_equals_uninterrupted(start) -> None:
     for record in run.steps():
         if record["step"] == 7:  # two steps past the last saved state
             break
+    run.close()
     assert sft.main(arguments(folder, data, "parts")) == 0
     whole, parts = (AutoModelForCausalLM.from_pretrained(folder / name).state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)

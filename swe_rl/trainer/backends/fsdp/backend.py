@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,3 +103,7 @@ class FsdpBackend:
 
     def save_hf(self, folder: Path, weights: dict[str, torch.Tensor]) -> None:
         self.policy.model.save_pretrained(folder, state_dict=dict(weights), is_main_process=True)
+        # save_pretrained names the dtype of the parameters, which are fp32 whatever the weights are
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
