@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -22,8 +23,16 @@ class MetricsLog:
 
     def log(self, kind: str, step: int, values: dict[str, Any]) -> None:
         record = {"kind": kind, "step": step, "time": time.time(), **{k: _plain(v) for k, v in values.items()}}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+        line = (json.dumps(record, allow_nan=False) + "\n").encode()
+        with self.path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                written = file.write(line)
+                if written < len(line):  # what a disk does that is filling up
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            except OSError:
+                file.truncate(size)
+                raise
         if self._wandb is not None:
             numbers = {
                 f"{kind}/{k}": v for k, v in record.items() if isinstance(v, int | float) and k not in ("step", "time")

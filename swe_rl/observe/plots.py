@@ -30,9 +30,9 @@ PANELS: dict[str, tuple[str, str, list[tuple[str, str, str]]]] = {
         "Where the time goes",
         "seconds per step",
         [
-            ("step", "seconds_rollout", "rollout"),
-            ("step", "seconds_train", "train"),
-            ("step", "seconds_push", "push weights"),
+            ("rollout", "seconds", "rollout"),
+            ("train", "seconds/train", "train"),
+            ("push", "seconds", "push weights"),
         ],
     ),
 }
@@ -87,7 +87,9 @@ def _draw(axes: Any, records: list[dict[str, Any]], name: str) -> None:
             axes.plot(x, y, alpha=0.35 if len(x) > 15 else 1.0, marker="." if len(x) < 40 else None, label=text)
             if len(x) > 15:
                 axes.plot(x, _running_mean(y, 9), color=axes.lines[-1].get_color(), label=f"{text}, mean of 9")
-    axes.set(title=title, xlabel="optimizer step", ylabel=label)
+    axes.set(title=title, xlabel="rollout step", ylabel=label)
+    for step in _points(records, "rollback", "back_to")[0]:
+        axes.axvline(step, color="tab:red", linestyle=":", alpha=0.7)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     if name == "resolve_rate":
@@ -103,6 +105,10 @@ def _running_mean(values: list[float], width: int) -> list[float]:
 def _save(figure: Any, path: Path) -> Path:
     temporary = path.with_suffix(".tmp.png")
     figure.tight_layout()
-    figure.savefig(temporary, dpi=110)
-    temporary.replace(path)
+    try:
+        figure.savefig(temporary, dpi=110)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     return path

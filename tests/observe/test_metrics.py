@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from pathlib import Path
 
 import matplotlib.image
@@ -23,6 +25,24 @@ def test_records_and_a_cut_last_line(tmp_path: Path) -> None:
     records = read_metrics(tmp_path / "metrics.jsonl")
     assert [r["step"] for r in records] == [1, 2]
     assert records[0]["loss"] == "nan"
+
+
+def test_a_disk_that_fills_up_cuts_no_line(tmp_path: Path) -> None:
+    """A file size limit fails the write in the middle of a record, as a disk that fills up does."""
+    log = MetricsLog(tmp_path / "metrics.jsonl", Config(), run_name="r")
+    log.log("train", 1, {"loss": 1.0})
+    size = log.path.stat().st_size
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"metrics\.jsonl"):
+            log.log("train", 2, {"loss": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert log.path.stat().st_size == size
+    log.log("train", 2, {"loss": 2.0})
+    assert [r["step"] for r in read_metrics(log.path)] == [1, 2]
 
 
 def test_resume_forgets_what_will_be_made_again(tmp_path: Path) -> None:
