@@ -1,8 +1,12 @@
-"""The training driver: sample groups of attempts, grade them, update the policy, give the new weights to the engines."""
+"""The training driver: sample groups of attempts, grade them, update the policy, give the new weights to the engines.
+
+Where the guard says that the policy has collapsed, the run goes on from its last good checkpoint, with other tasks.
+"""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from swe_rl.cluster.preflight import check_disk
@@ -19,6 +23,9 @@ from swe_rl.rollout.remote import RolloutCall
 from swe_rl.run_folder import RunFolder, read_json, write_json
 from swe_rl.tasks.load import load_tasks
 from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoint
+from swe_rl.trainer.errors import TrainingCollapsed
+from swe_rl.trainer.guard.recovery import Recovery
+from swe_rl.trainer.guard.watch import Alarm
 
 
 def drive(config: Config) -> None:
@@ -40,43 +47,68 @@ def drive(config: Config) -> None:
 
 
 class Driver:
-    """One run of the algorithm. `step` counts rollout steps, `trainer.optimizer_steps` is the weight version."""
+    """One run of the algorithm. `step` counts rollout steps, also those whose updates the guard undid.
+
+    The weight version is the number of optimizer steps in the weights, plus `version_offset`: a policy that was restored gets a
+    version of its own, and versions never go back.
+    """
 
     def __init__(self, config: Config, run: RunFolder, session: Session, log: MetricsLog, display: Display) -> None:
         self.config, self.run, self.log, self.display = config, run, log, display
         self.engines, self.trainer, self.rollouts = session.engines, session.trainer, session.rollouts
         self.step = 0
         self.totals = Totals()
-        self.pushed = 0  # the weights that the engines loaded when they started
+        self.recovery = Recovery(config, session.trainer)
+        self.version_offset = 0
+        self.pushed = 0  # the version that the engines serve: at first the weights that they loaded when they started
+        self.pushed_after = 0  # the rollout step after which those weights were made
+        self.sampled_after = 0  # the same of the weights that sample the rollout under way
 
     def train(self) -> None:
         """Evaluate, train until the steps or the seconds are used up, evaluate again, export."""
         self.resume()
         self.evaluate("before")
-        call = None if self.finished() else self.rollouts.start(self.step)
+        call = None if self.finished() else self.sample()
         while call is not None:
-            started = time.monotonic()
+            started, sampled_after = time.monotonic(), self.sampled_after
             batch = self.collect(call)
             self.step += 1
             ahead = self.config.async_rollout and not self.finished()
-            call = self.rollouts.start(self.step) if ahead else None
-            self.update(batch)
-            if call is not None:
-                call.wait()  # one step ahead and no more: weights change between rollouts, never inside them
+            call = self.sample() if ahead else None
+            metrics = self.update(batch)
+            if alarm := self.judge(batch, metrics, sampled_after):
+                self.roll_back(alarm, batch, call)
+                call = None
+            elif call is not None:
+                self.wait(call)  # one step ahead and no more: weights change between rollouts, never inside them
             self.push_weights()
             self.totals.seconds_training += time.monotonic() - started
-            if self.step % self.config.save_interval == 0 or self.finished():
+            if alarm is None and (self.step % self.config.save_interval == 0 or self.finished()):
                 self.save(batch)
             if self.config.eval_interval and self.step % self.config.eval_interval == 0 and not self.finished():
                 self.evaluate(f"step-{self.step}")
             if call is None and not self.finished():
-                call = self.rollouts.start(self.step)
+                call = self.sample()
+            elif call is None and (alarm := self.recovery.guard.doubt()):  # the end: no further step will tell
+                self.roll_back(alarm, batch, None)
         self.evaluate("after")
         self.finish()
+        if self.collapsed:
+            last = self.totals.rollbacks[-1]
+            raise TrainingCollapsed(
+                f"collapse {len(self.totals.rollbacks)} at step {last['step']} ({last['reason']}) was one too many; "
+                f"{self.run.hf} holds the weights from before it. Lower --lr (now {self.config.lr:g})"
+            )
 
     def finished(self) -> bool:
         limit = self.config.max_train_seconds
-        return self.step >= self.config.num_rollout or bool(limit and self.totals.seconds_training >= limit)
+        out_of_time = bool(limit and self.totals.seconds_training >= limit)
+        return self.step >= self.config.num_rollout or out_of_time or self.collapsed
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the policy collapsed once too often: the run ends with the weights from before."""
+        return len(self.totals.rollbacks) > self.config.guard_max_rollbacks
 
     def resume(self) -> None:
         """Continue from `--load`, or from the run's newest checkpoint; the engines get the policy's weights."""
@@ -84,12 +116,21 @@ class Driver:
         source = newest or self.config.load
         if source:
             state = self.trainer.load(source)
-            self.step = int(state["step"])
+            self.step = self.pushed_after = int(state["step"])
             self.totals = Totals.from_dict(state["totals"])
             self.rollouts.load_state_dict(state["data"])
+            self.version_offset = int(state.get("version_offset", 0))
+            if not newest:
+                self.totals.rollbacks = []  # those of another run
+            self.recovery.resume(self.step, Path(source).resolve(), state.get("guard", {}), own=newest is not None)
             self.display.say(f"continuing after step {self.step} from {source}")
         drop_after(self.run.metrics, self.step)
         self.push_weights()
+
+    def sample(self) -> RolloutCall:
+        """Begin the next rollout with the weights that the engines have now."""
+        self.sampled_after = self.pushed_after
+        return self.rollouts.start(self.step)
 
     def collect(self, call: RolloutCall) -> RolloutBatch:
         """Wait for the step's attempts and write down how they went."""
@@ -99,11 +140,18 @@ class Driver:
         self.engines.check()
         self.totals.add(batch.counts)
         self.totals.spend("rollout", time.monotonic() - started)
-        self.log.log("rollout", self.step + 1, batch.metrics | {"seconds": time.monotonic() - started})
+        self.log.log("rollout", self.step + 1, batch.metrics)
         return batch
 
-    def update(self, batch: RolloutBatch) -> None:
-        """One training step on the batch; its first log-prob difference is the proof that engine and trainer agree."""
+    def wait(self, call: RolloutCall) -> None:
+        """Let a rollout end that training has overtaken."""
+        started = time.monotonic()
+        with self.display.stage(f"attempts of step {self.step + 1}") as show:
+            call.wait(show)
+        self.totals.spend("rollout", time.monotonic() - started)
+
+    def update(self, batch: RolloutBatch) -> dict[str, float]:
+        """One training step on the batch; its metrics. The first log-prob difference proves that engine and trainer agree."""
         with self.display.stage("training"):
             metrics = self.trainer.train(self.step - 1, batch.samples)
         self.totals.optimizer_steps = self.trainer.optimizer_steps
@@ -118,10 +166,48 @@ class Driver:
             f"{batch.metrics['groups_kept']:.0f}/{batch.metrics['groups']:.0f} groups with spread"
             + (f", entropy {entropy:.3f}" if entropy is not None else ""),
         )
+        return metrics
+
+    def judge(self, batch: RolloutBatch, metrics: dict[str, float], sampled_after: int) -> Alarm | None:
+        """What the guard says of the weights after step `sampled_after`, which sampled the batch."""
+        alarm = self.recovery.judge(self.step, batch.metrics, metrics, sampled_after=sampled_after)
+        self.log.log("guard", self.step, self.recovery.guard.metrics() | {"rollbacks": len(self.totals.rollbacks)})
+        return alarm
+
+    def roll_back(self, alarm: Alarm, batch: RolloutBatch, ahead: RolloutCall | None) -> None:
+        """Restore the last good policy under a new weight version; the data go on behind all that was sampled.
+
+        ahead: the rollout that the collapsed policy had begun; it is dropped.
+        """
+        if ahead is not None:
+            ahead.abandon()
+        position, version = self.rollouts.state_dict(), self.version
+        event = self.recovery.restore(alarm)
+        self.version_offset += version + 1 - self.version
+        event |= {
+            "dropped_groups": position["groups"] - batch.data_state["groups"],
+            "weight_version": self.version,
+        }
+        batch.data_state = position
+        self.totals.optimizer_steps = self.trainer.optimizer_steps
+        self.totals.rollbacks.append(event)
+        self.log.log("rollback", self.step, event)
+        self.display.say(
+            f"guard: {alarm}: back to the weights after step {event['back_to']} "
+            f"(return {len(self.totals.rollbacks)}, at most {self.config.guard_max_rollbacks})"
+        )
+        self.push_weights()
+        self.save(batch, restored=True)
+
+    @property
+    def version(self) -> int:
+        """The weight version of the trainer's weights."""
+        return self.trainer.optimizer_steps + self.version_offset
 
     def push_weights(self) -> None:
         """Give the engines the trainer's weights, if they changed; from then on attempts carry their version."""
-        version = self.trainer.optimizer_steps
+        version = self.version
+        self.pushed_after = self.step
         if version == self.pushed:
             return
         started = time.monotonic()
@@ -130,11 +216,21 @@ class Driver:
             self.rollouts.set_weight_version(version)
         self.pushed = version
         self.totals.spend("push_weights", time.monotonic() - started)
+        self.log.log("push", self.step, {"seconds": time.monotonic() - started, "weight_version": version})
 
-    def save(self, batch: RolloutBatch) -> None:
+    def save(self, batch: RolloutBatch, *, restored: bool = False) -> None:
         """A checkpoint from which the next step continues exactly; it holds the data position after this batch."""
-        state = {"step": self.step, "totals": self.totals.to_dict(), "data": batch.data_state, "seed": self.config.seed}
-        self.trainer.save(checkpoint_folder(self.run.checkpoints, self.step), state)
+        state = {
+            "step": self.step,
+            "totals": self.totals.to_dict(),
+            "data": batch.data_state,
+            "seed": self.config.seed,
+            "version_offset": self.version_offset,
+            "guard": self.recovery.state_dict(),
+        }
+        path = checkpoint_folder(self.run.checkpoints, self.step).resolve()
+        self.trainer.save(path, state, spare=self.recovery.good.path)
+        self.recovery.saved(self.step, path, restored=restored)
         draw_plots(self.run.metrics, self.run.plots)
 
     def evaluate(self, label: str) -> None:
@@ -148,9 +244,11 @@ class Driver:
             ).tasks,
             self.config,
         )
+        started = time.monotonic()
         result = self._evaluate(label, tasks, attempts, self.config.eval_temperature)
         if self.config.eval_greedy:
             result["greedy"] = self._evaluate(f"{label}-greedy", tasks, 1, 0.0)
+        self.totals.spend("evaluation", time.monotonic() - started)
         write_json(file, result)
         self.log.log("eval", self.step, {k: result[k] for k in ("resolve_rate", "ci95", "n")})
         self.display.say(f"held-out {label}: {100 * result['resolve_rate']:.1f}% of {result['n']} attempts")

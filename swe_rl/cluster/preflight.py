@@ -16,7 +16,8 @@ BYTES_PER_WEIGHT_BYTE = 3  # weights and AdamW's two moments
 def check_disk(run: RunFolder, config: Config) -> None:
     """Raise UsageError unless the run's disk has room for its checkpoints (estimated from the model's size) and 200 MB."""
     weights = sum(file.stat().st_size for file in Path(config.hf_checkpoint).glob("*.safetensors"))
-    needed = weights * BYTES_PER_WEIGHT_BYTE * max(CHECKPOINTS_AT_ONCE, config.save_keep + 1) + weights + 200_000_000
+    checkpoints = max(CHECKPOINTS_AT_ONCE, config.save_keep + 1) + config.guard  # the guard may hold an older good one
+    needed = weights * BYTES_PER_WEIGHT_BYTE * checkpoints + weights + 200_000_000
     free = shutil.disk_usage(run.path).free
     if free < needed:
         raise UsageError(

@@ -10,6 +10,7 @@ from swe_rl.config.algorithm import AlgorithmSettings
 from swe_rl.config.cluster import ClusterSettings
 from swe_rl.config.engine import EngineSettings
 from swe_rl.config.grading import GradingSettings
+from swe_rl.config.guard import GuardSettings
 from swe_rl.config.model import ModelSettings
 from swe_rl.config.observe import ObserveSettings
 from swe_rl.config.optimizer import OptimizerSettings
@@ -26,6 +27,7 @@ AREAS = (
     GradingSettings,
     AlgorithmSettings,
     OptimizerSettings,
+    GuardSettings,
     ObserveSettings,
 )
 
@@ -40,6 +42,7 @@ class Config(
     GradingSettings,
     AlgorithmSettings,
     OptimizerSettings,
+    GuardSettings,
     ObserveSettings,
 ):
     """Every setting of a run. Build it with `swe_rl.config.load.load_config`, or directly in tests: `Config(lr=1e-4)`."""

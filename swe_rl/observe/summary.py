@@ -13,6 +13,8 @@ from swe_rl.config import Config
 from swe_rl.evaluate.intervals import Rate
 from swe_rl.run_folder import RunFolder
 
+PARTS_OF_AGENT = ("model", "command")  # stages inside the stage "agent": waiting for the engine, running commands
+
 
 @dataclass
 class Totals:
@@ -27,6 +29,8 @@ class Totals:
     attempt_seconds_by_stage: dict[str, float] = field(
         default_factory=dict
     )  # summed over attempts that ran side by side
+    busy_seconds: dict[str, float] = field(default_factory=dict)  # wall clock with at least one attempt in the stage
+    rollbacks: list[dict[str, Any]] = field(default_factory=list)  # returns to a checkpoint, see `Driver.roll_back`
     trained_tokens: int = 0
     sampled_tokens_trained: int = 0
     segments: int = 0
@@ -47,8 +51,12 @@ class Totals:
             setattr(self, name, getattr(self, name) + counts[name])
         for name in ("verdicts", "forks"):
             getattr(self, name).update(counts[name])
-        for stage, seconds in counts["seconds_by_stage"].items():
-            self.attempt_seconds_by_stage[stage] = self.attempt_seconds_by_stage.get(stage, 0.0) + seconds
+        for name, by_stage in (
+            ("seconds_by_stage", self.attempt_seconds_by_stage),
+            ("busy_seconds", self.busy_seconds),
+        ):
+            for stage, seconds in counts[name].items():
+                by_stage[stage] = by_stage.get(stage, 0.0) + seconds
 
     def spend(self, stage: str, seconds: float) -> None:
         """Count wall seconds of the driver."""
@@ -86,8 +94,10 @@ def build_summary(
         "run": run.name,
         "seed": config.seed,
         "seconds_training": round(totals.seconds_training, 3),
-        "seconds_by_stage": {k: round(v, 3) for k, v in totals.seconds_by_stage.items()},
-        "attempt_seconds_by_stage": {k: round(v, 3) for k, v in totals.attempt_seconds_by_stage.items()},
+        "seconds_by_stage": _rounded(totals.seconds_by_stage),
+        "attempt_seconds_by_stage": _rounded(totals.attempt_seconds_by_stage),
+        "busy_seconds_by_stage": _rounded(totals.busy_seconds),
+        "rollbacks": totals.rollbacks,
         "optimizer_steps": totals.optimizer_steps,
         "attempts": totals.attempts,
         "verdicts": dict(totals.verdicts),
@@ -124,10 +134,11 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     verdicts = ", ".join(f"{k} {v}" for k, v in sorted(summary["verdicts"].items(), key=lambda item: -item[1]))
     table.add_row("attempts", f"{summary['attempts']} ({verdicts})")
     table.add_row("training", f"{summary['seconds_training']:.0f} s")
-    stages = ", ".join(
-        f"{k} {v:.0f} s" for k, v in sorted(summary["seconds_by_stage"].items(), key=lambda item: -item[1])
-    )
-    table.add_row("time by stage", stages)
+    if summary["rollbacks"]:
+        returns = (f"step {r['step']} ({r['reason']}) to {r['back_to']}" for r in summary["rollbacks"])
+        table.add_row("rolled back", "; ".join(returns))
+    table.add_row("time by stage", _stages(summary["seconds_by_stage"]))
+    table.add_row("  of attempts", _attempt_stages(summary))
     audit = summary["audit"]
     diff = audit["mean_abs_logprob_diff"]
     shown = "n/a" if diff is None else f"{diff:.2g}"
@@ -139,6 +150,31 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     for name, path in summary["paths"].items():
         table.add_row(name, path)
     console.print(table)
+
+
+def _rounded(seconds: dict[str, float]) -> dict[str, float]:
+    return {stage: round(value, 3) for stage, value in seconds.items()}
+
+
+def _stages(seconds: dict[str, float]) -> str:
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return ", ".join(f"{stage} {value:.0f} s" if value >= 10 else f"{stage} {value:.1f} s" for stage, value in ordered)
+
+
+def _attempt_stages(summary: dict[str, Any]) -> str:
+    """Where attempts spent their time, how many ran at once, and how much of the grading went on beside sampling."""
+    by_stage = summary["attempt_seconds_by_stage"]
+    text = _stages(by_stage)
+    whole = sum(seconds for stage, seconds in by_stage.items() if stage not in PARTS_OF_AGENT)
+    busy = summary["busy_seconds_by_stage"]
+    wall = busy.get("rollout", 0.0)
+    if whole and wall:
+        text += f"; {whole:.0f} s in {wall:.0f} s of wall clock"
+    if busy.get("grade"):
+        text += (
+            f"; grading {busy['grade']:.1f} s, {busy.get('agent and grade', 0.0):.1f} s of it while others were sampled"
+        )
+    return text
 
 
 def _rate(values: dict[str, Any]) -> str:

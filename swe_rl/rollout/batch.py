@@ -51,6 +51,20 @@ def run_counts(results: Sequence[AttemptResult], kept: Sequence[AttemptResult]) 
     }
 
 
+def sampled_entropy(results: Sequence[AttemptResult]) -> float | None:
+    """Mean -log p of all sampled tokens (nats), kept or not: an estimate of the policy's entropy that needs no trainer.
+
+    Call it before samples are masked. None where nothing was sampled, or a custom function gave no log-probs.
+    """
+    total, tokens = 0.0, 0
+    for result in results:
+        for sample in result.samples:
+            if sample.rollout_log_probs and sample.loss_mask:
+                total -= sum(p for p, mask in zip(sample.rollout_log_probs, sample.loss_mask, strict=True) if mask)
+                tokens += sum(sample.loss_mask)
+    return total / tokens if tokens else None
+
+
 def step_metrics(results: Sequence[AttemptResult], kept: Sequence[AttemptResult]) -> dict[str, float]:
     """Numbers of one step for the log; shares and means are over the attempts that count."""
     counting = [result for result in results if result.counts]

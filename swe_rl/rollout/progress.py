@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+
+OVERLAP = ("agent", "grade")  # these should run at once: an attempt is graded while others are sampled
 
 
 class StageCounts:
@@ -13,6 +16,7 @@ class StageCounts:
 
     def __init__(self) -> None:
         self._stages: Counter[str] = Counter()
+        self._changed = time.monotonic()
         self.start(0)
 
     def start(self, expected: int) -> None:
@@ -22,15 +26,31 @@ class StageCounts:
         self.reward_sum = 0.0
         self.counted = 0
         self.verdicts: Counter[str] = Counter()
+        self._busy: Counter[str] = Counter()
+        self._changed = time.monotonic()
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Count one attempt in stage `name` while the block runs."""
-        self._stages[name] += 1
+        self._count(name, 1)
         try:
             yield
         finally:
-            self._stages[name] -= 1
+            self._count(name, -1)
+
+    def _count(self, name: str, change: int) -> None:
+        now = time.monotonic()
+        running = [stage for stage, count in self._stages.items() if count > 0]
+        if all(stage in running for stage in OVERLAP):
+            running.append(" and ".join(OVERLAP))
+        for stage in running:
+            self._busy[stage] += now - self._changed  # type: ignore[assignment]
+        self._changed = now
+        self._stages[name] += change
+
+    def busy_seconds(self) -> dict[str, float]:
+        """Wall seconds since `start` in which at least one attempt was in a stage, and in both stages of `OVERLAP`."""
+        return dict(self._busy)
 
     def finish(self, reward: float | None, verdict: str) -> None:
         """One attempt ended; `reward` None = it does not count (infra_error)."""

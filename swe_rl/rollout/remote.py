@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -52,6 +53,12 @@ class RolloutCall:
                 return
             if on_progress is not None:
                 on_progress(self._owner.progress())
+
+    def abandon(self) -> None:
+        """End it with its attempts and sandboxes; what it had sampled is lost."""
+        ray.cancel(self._ref)
+        with contextlib.suppress(SweRlError):  # cancelled as it should be, or failed of itself: nobody wants its result
+            self._owner.get(self._ref, self._what, CLOSE_SECONDS)
 
 
 class RemoteRollouts:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Sequence
 
 from swe_rl.config import Config
 from swe_rl.errors import InfraError, UsageError
-from swe_rl.rollout.batch import RolloutBatch, run_counts, step_metrics
+from swe_rl.rollout.batch import RolloutBatch, run_counts, sampled_entropy, step_metrics
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.filters import has_spread, mask_limit_hits, shuffle_rewards
 from swe_rl.rollout.functions import RolloutFunctions
@@ -39,7 +40,7 @@ class Rollouts:
         attempt, or left not one that counts. Cancellation ends all attempts and their sandboxes before it passes on.
         """
         async with self._one_step:
-            config = self._config
+            config, started = self._config, time.monotonic()
             self.runtime.progress.start(config.rollout_batch_size * config.n_samples_per_prompt)
             groups = await self._sample_groups()
             results = [result for group in groups for result in group]
@@ -50,6 +51,7 @@ class Rollouts:
                 )
             kept = [result for group in groups if self._keeps(group) for result in group if result.counts]
             samples = [sample for result in kept for sample in result.samples]
+            entropy = sampled_entropy(results)
             masked = mask_limit_hits(samples, config.mask_limit_hits)
             for result in kept:
                 if any("masked" in sample.metadata for sample in result.samples):
@@ -59,9 +61,14 @@ class Rollouts:
             metrics["groups_kept"] = len({result.group for result in kept})
             metrics["masked_attempts"] = masked
             metrics["epoch"] = self.source.epoch
+            if entropy is not None:
+                metrics["entropy"] = entropy
             if config.shuffle_rewards:
                 shuffle_rewards(samples, seed=config.seed, step=step)
-            return RolloutBatch(step, samples, metrics, run_counts(results, kept), self.source.state_dict())
+            metrics["seconds"] = time.monotonic() - started
+            busy = self.runtime.progress.busy_seconds() | {"rollout": metrics["seconds"]}
+            counts = run_counts(results, kept) | {"busy_seconds": busy}
+            return RolloutBatch(step, samples, metrics, counts, self.source.state_dict())
 
     async def _sample_groups(self) -> list[Group]:
         """Groups in the order of their numbers; one without spread is replaced while the step's bound allows."""

@@ -85,12 +85,12 @@ def commit(partial: Path, final: Path, manifest: dict[str, Any]) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def prune(root: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` checkpoints (0 = keep all) and what dead runs left unfinished."""
+def prune(root: Path, keep: int, *, spare: Path | None = None) -> list[Path]:
+    """Remove all but the newest `keep` checkpoints (0 = keep all) and `spare`, and what dead runs left unfinished."""
     for path in root.iterdir():
         if path.name.startswith((f"{_PARTIAL}step_", f"{_REPLACED}step_")):
             shutil.rmtree(path, ignore_errors=True)
-    old = list_checkpoints(root)[:-keep] if keep else []
+    old = [path for path in list_checkpoints(root)[:-keep] if path != spare] if keep else []
     for path in old:
         shutil.rmtree(path, ignore_errors=True)
     return old

@@ -13,5 +13,9 @@ class TrainerDied(TrainerError):
     """A training process is gone (killed, out of memory, node lost) or did not answer within its bound."""
 
 
+class TrainingCollapsed(TrainerError):
+    """The guard restored the last good policy as often as it may. The run has ended, with that policy evaluated and exported."""
+
+
 class CheckpointError(DataError):
     """A checkpoint cannot be written or read. The message names the folder, the reason and what is left intact."""

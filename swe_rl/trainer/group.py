@@ -88,11 +88,11 @@ class TrainerGroup:
         shared = self.config.run_dir or tempfile.gettempdir()
         self._call("push_weights", list(engine_urls), version, shared)
 
-    def save(self, path: str | Path, extra_state: dict[str, Any]) -> None:
+    def save(self, path: str | Path, extra_state: dict[str, Any], *, spare: Path | None = None) -> None:
         """Write a whole checkpoint to the folder `path` (see `checkpoint_folder`) and prune older ones beside it.
 
-        extra_state: JSON values that `load` gives back. Raises CheckpointError (disk full, say) with `path` and every
-        other checkpoint as they were.
+        extra_state: JSON values that `load` gives back. spare: a checkpoint that stays however old it is.
+        Raises CheckpointError (disk full, say) with `path` and every other checkpoint as they were.
         """
         final = Path(path).resolve()
         partial = partial_folder(final)
@@ -107,7 +107,7 @@ class TrainerGroup:
             shutil.rmtree(partial, ignore_errors=True)
             reason = error if isinstance(error, CheckpointError) else describe(error)
             raise CheckpointError(f"checkpoint '{final}': {reason}; older checkpoints are intact") from error
-        prune(final.parent, self.config.save_keep)
+        prune(final.parent, self.config.save_keep, spare=spare)
 
     def load(self, path: str | Path, *, weights_only: bool = False) -> dict[str, Any]:
         """Continue from a checkpoint folder on any number of processes; returns its `extra_state`.
@@ -120,6 +120,10 @@ class TrainerGroup:
         state = read_state(folder)
         self.optimizer_steps = self._call("load", str(folder), weights_only)[0]
         return state
+
+    def restart(self) -> None:
+        """Go back to the weights of `hf_checkpoint` with a new optimizer, as at the start of the run."""
+        self.optimizer_steps = self._call("restart")[0]
 
     def export_hf(self, path: str | Path) -> Path:
         """Write the policy as a Hugging Face folder and return it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Sequence
@@ -48,10 +49,21 @@ class TrainWorker:
         distributed.init_process_group(
             device, self._store, self.rank, self.world_size, timeout=config.process_group_timeout
         )
-        torch.manual_seed(config.seed + self.rank)
-        self.backend: TrainBackend = _make_backend(config, device)
-        self.runner = StepRunner(config, self.backend)
+        self._device = device
+        self._begin()
         return self.backend.vocab_size
+
+    def restart(self) -> int:
+        """Go back to the weights of `hf_checkpoint`, a new optimizer and step 0. Returns the optimizer steps: 0."""
+        del self.backend, self.runner  # before the new ones are made: two policies at once may not fit
+        gc.collect()
+        self._begin()
+        return self.runner.optimizer_steps
+
+    def _begin(self) -> None:
+        torch.manual_seed(self.config.seed + self.rank)
+        self.backend: TrainBackend = _make_backend(self.config, self._device)
+        self.runner = StepRunner(self.config, self.backend)
 
     def train(self, steps: Sequence[Sequence[Sequence[TrainingSequence]]]) -> dict[str, float]:
         """See `StepRunner.run`."""
@@ -90,7 +102,7 @@ class TrainWorker:
         )
         if self._rng_name in loaded:
             torch.set_rng_state(rng_state)
-        self.runner.optimizer_steps = steps
+        self.runner.optimizer_steps, self.runner.nonfinite_in_a_row = steps, 0
         return steps
 
     @property

@@ -92,6 +92,10 @@ async def test_a_step(make_rollouts):
     assert batch.counts["trained_tokens"] == batch.counts["sampled_tokens_trained"] > 0
     assert batch.counts["trained_tokens"] == sum(sum(s.loss_mask) for s in batch.samples)
     assert batch.counts["dropped_tokens"] == 0 and batch.counts["segments"] == 4
+    logs = [p for s in batch.samples for p, mask in zip(s.rollout_log_probs, s.loss_mask, strict=True) if mask]
+    assert batch.metrics["entropy"] == pytest.approx(-sum(logs) / len(logs))
+    assert set(batch.counts["busy_seconds"]) >= {"agent", "grade", "rollout"}
+    assert batch.metrics["seconds"] == batch.counts["busy_seconds"]["rollout"] > 0
     assert batch.counts["verdict_cache_hits"] == 0 and set(batch.counts["seconds_by_stage"]) >= {"agent", "grade"}
     seeds = [params["sampling_seed"] for params in policy.params]
     assert len(set(seeds)) == len(seeds)
@@ -110,6 +114,7 @@ async def test_groups_without_spread_are_replaced_up_to_the_bound(make_rollouts,
     policy.solves = lambda group, index: False
     batch = await rollouts.rollout(2)
     assert batch.samples == [] and batch.metrics["groups"] == 4 and batch.metrics["groups_kept"] == 0
+    assert batch.metrics["entropy"] > 0  # of all that was sampled: a policy that trains nothing is watched too
     assert batch.metrics["sampled_fraction"] == 1.0
 
 
@@ -190,6 +195,7 @@ async def test_controls_and_masks(make_rollouts):
     batch = await rollouts.rollout(0)
     assert sorted(s.reward for s in batch.samples) == [0.0, 0.0, 1.0, 1.0]
     assert [s.metadata["true_reward"] for s in batch.samples] == [1.0, 0.0, 1.0, 0.0]
+    assert batch.metrics["entropy"] > 0  # taken before the masks
     assert batch.metrics["masked_attempts"] == 4 and not any(any(s.loss_mask) for s in batch.samples)
     assert batch.counts["trained_tokens"] == batch.counts["segments"] == 0  # what is masked does not train
     assert batch.counts["dropped_tokens"] == batch.metrics["sampled_tokens"] > 0

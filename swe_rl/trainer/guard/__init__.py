@@ -1,0 +1,1 @@
+"""Notices that a policy has collapsed, and knows the newest checkpoint from before."""
