@@ -45,13 +45,20 @@ async def _from_exec_servers(config: SandboxSettings, image: str) -> str:
     headers = {"Authorization": f"Bearer {config.swe_server_token}"} if config.swe_server_token else {}
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        for url in config.swe_exec_server_urls:
+        for url in config.swe_exec_server_urls or await _nodes(session, config.swe_env_server_url):
             async with session.get(f"{url.rstrip('/')}/images") as response:
                 response.raise_for_status()
                 found = digest_in((await response.json())["images"], image)
             if found:
                 return found
     return ""
+
+
+async def _nodes(session: aiohttp.ClientSession, pool: str) -> list[str]:
+    """The exec servers that a pool server knows."""
+    async with session.get(f"{pool.rstrip('/')}/status") as response:
+        response.raise_for_status()
+        return [str(node["url"]) for node in (await response.json())["nodes"]]
 
 
 async def _from_engine(name: str, image: str) -> str:
