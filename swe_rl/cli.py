@@ -55,6 +55,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"swe-rl: unknown command '{' '.join(argv[:2])}'\n\n{usage()}", file=sys.stderr)
         return 2
     module, rest = found
+    # Waiting OpenMP threads spin by default: on a busy machine that costs three times the work. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return int(importlib.import_module(module).main(rest) or 0)
     except UsageError as error:
