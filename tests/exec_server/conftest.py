@@ -10,14 +10,22 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from swe_rl.sandbox.container.limits import SUPERVISOR_PROGRAM
 from tests.docker_engine import TEST_IMAGE, Engine
 from tests.exec_server.server import ExecServer
 
 
 @pytest.fixture(scope="module")
-def server(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExecServer]:
+def supervisor() -> str:
+    """Which supervisor serves: "compiled" or "script". Modules that test both override this with parameters."""
+    return "compiled"
+
+
+@pytest.fixture(scope="module")
+def server(engine: Engine, supervisor: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExecServer]:
     """A running exec server for a whole module. At the end no container that it made is left."""
-    running = ExecServer(engine, tmp_path_factory.mktemp("exec"))
+    flags = ["--script-supervisor"] if supervisor == "script" else []
+    running = ExecServer(engine, tmp_path_factory.mktemp("exec"), *flags)
     try:
         yield running.start()
     finally:
@@ -54,7 +62,8 @@ class Box:
         """Command lines in the container, without the supervisor and the reader that it keeps ready."""
         text = await asyncio.to_thread(self.server.engine.docker, "top", self.id, "-eo", "pid,args")
         lines = [line.split(None, 1)[-1].strip() for line in text.splitlines()[1:]]
-        return [line for line in lines if "# The supervisor" not in line and line != "cat"]
+        own = ("# The supervisor", SUPERVISOR_PROGRAM)
+        return [line for line in lines if not any(word in line for word in own) and line != "cat"]
 
 
 async def new_box(server: ExecServer, **fields: Any) -> Box:

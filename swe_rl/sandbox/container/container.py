@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,14 +16,14 @@ from swe_rl.sandbox.container.errors import (
     EngineRefused,
     ImageUnusable,
 )
-from swe_rl.sandbox.container.limits import Limits, host_config
-from swe_rl.sandbox.container.supervisor import Outcome, Supervisor, entrypoint, preamble
+from swe_rl.sandbox.container.limits import SUPERVISOR_FOLDER, SUPERVISOR_PROGRAM, Limits, host_config
+from swe_rl.sandbox.container.recovery import reach
+from swe_rl.sandbox.container.supervisor import Outcome, Supervisor, preamble, supervisor_command
 from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
 from swe_rl.types import ExecResult
 
+log = logging.getLogger(__name__)
 FIRST_HELLO_SECONDS = 30.0  # a loaded node may be slow to start a container
-HELLO_SECONDS = 5.0
-LIMITS_LABEL = "swe-rl.pids"
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,36 @@ class Container:
 
     @classmethod
     async def create(cls, engine: Engine, spec: Spec) -> Container:
-        """Create and start a hardened container; it answers when this returns. Raises SandboxError kinds; leaves nothing."""
+        """Create and start a hardened container; it answers when this returns. Raises SandboxError kinds; leaves nothing.
+
+        Where the compiled supervisor cannot serve (an engine elsewhere cannot mount it), the script does.
+        """
+        if not engine.program:
+            return await cls._create(engine, spec, "")
+        try:
+            return await cls._create(engine, spec, engine.program)
+        except (EngineRefused, ImageUnusable) as error:
+            container = await cls._create(engine, spec, "")  # raises what is not the program's fault
+            log.warning("the script serves as supervisor from now on, at more processor time a command: %s", error)
+            engine.program = ""
+            return container
+
+    @classmethod
+    async def _create(cls, engine: Engine, spec: Spec, program: str) -> Container:
         limits = spec.limits
+        command = supervisor_command(bool(program), SUPERVISOR_FOLDER, limits.pids)
         config: dict[str, Any] = {
             "Image": spec.image,
-            **entrypoint(limits),
+            "Entrypoint": command[:1],
+            "Cmd": command[1:],
             "OpenStdin": True,
             "Tty": False,
             "Env": [f"{name}={value}" for name, value in spec.env.items()],
             "Labels": {**spec.labels, MANAGED_LABEL: "1"},
             "NetworkDisabled": not limits.network,
-            "HostConfig": host_config(limits, disk_quota=engine.disk_quota, capabilities=spec.capabilities),
+            "HostConfig": host_config(
+                limits, disk_quota=engine.disk_quota, capabilities=spec.capabilities, program=program
+            ),
         }
         if spec.cwd:
             config["WorkingDir"] = spec.cwd
@@ -114,7 +134,7 @@ class Container:
         try:
             self.used_at = time.monotonic()
             supervisor = self._supervisor
-            if supervisor is None or not supervisor.connected:
+            if supervisor is None or not await supervisor.ready():
                 supervisor = await self._recover()
             try:
                 return await supervisor.run(command, start, timeout=timeout, output_limit=output_limit)
@@ -157,23 +177,24 @@ class Container:
         return supervisor
 
     async def _recover(self) -> Supervisor:
-        """A supervisor that answers: the running one (a new server attaches to it), else a fresh start of the container.
-
-        The supervisor is PID 1, so when it is lost the container has stopped; files survive the start, processes do not.
-        """
+        """A supervisor that answers: in the running container, else by a fresh start (files survive it, processes do not)."""
         if self.ended_because:
             raise ContainerGone(f"container {self.id[:12]} was ended: {self.ended_because}")
-        if (await self._engine.inspect(self.id))["State"]["Running"]:
-            supervisor = Supervisor(await self._engine.attach(self.id))
-            if await supervisor.hello(HELLO_SECONDS):
-                self._supervisor = supervisor
-                return supervisor
+        found = await self._engine.inspect(self.id)
+        if not found["State"]["Running"]:
+            return await self._start(FIRST_HELLO_SECONDS)
+        native = found["Config"]["Entrypoint"] == [SUPERVISOR_PROGRAM]
+        supervisor = await reach(self._engine, self.id, native=native, pids=found["HostConfig"]["PidsLimit"])
+        if supervisor is None:
+            log.warning("container %s: no supervisor answers, it is started again", self.id[:12])
             await self._engine.kill(self.id)
             for _ in range(100):
                 if not (await self._engine.inspect(self.id))["State"]["Running"]:
                     break
                 await asyncio.sleep(0.05)
-        return await self._start(FIRST_HELLO_SECONDS)
+            return await self._start(FIRST_HELLO_SECONDS)
+        self._supervisor = supervisor
+        return supervisor
 
     async def _state(self) -> str:
         if self.ended_because:

@@ -62,6 +62,7 @@ class Engine:
         self._docker: Docker | None = None
         self._connector: aiohttp.BaseConnector | None = None
         self.disk_quota = True  # until the engine says that its storage driver has none
+        self.program = ""  # the compiled supervisor, a file that the engine can mount; "" = the script serves
         self._ulimits: list[dict[str, Any]] | None = None
 
     @property

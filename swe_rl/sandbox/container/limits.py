@@ -9,6 +9,7 @@ from typing import Any
 from swe_rl.sandbox.container.errors import LimitRefused
 
 SUPERVISOR_FOLDER = "/run/swe-rl"
+SUPERVISOR_PROGRAM = f"{SUPERVISOR_FOLDER}/supervisor"
 MIB = 1024 * 1024
 
 
@@ -40,8 +41,13 @@ class Limits:
         return dataclasses.replace(self, **values)
 
 
-def host_config(limits: Limits, *, disk_quota: bool, capabilities: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The engine's HostConfig. No `Init`: PID 1 is our supervisor, which adopts and reaps orphans as an init does."""
+def host_config(
+    limits: Limits, *, disk_quota: bool, capabilities: tuple[str, ...] = (), program: str = ""
+) -> dict[str, Any]:
+    """The engine's HostConfig. No `Init`: PID 1 is our supervisor, which adopts and reaps orphans as an init does.
+
+    program: the file of this machine that is the supervisor; "" where a script is.
+    """
     config: dict[str, Any] = {
         "NetworkMode": "default" if limits.network else "none",
         "CapDrop": ["ALL"],
@@ -55,6 +61,8 @@ def host_config(limits: Limits, *, disk_quota: bool, capabilities: tuple[str, ..
         "Tmpfs": {SUPERVISOR_FOLDER: "rw,noexec,nosuid,nodev,size=64m,mode=1777"},
         "LogConfig": {"Type": "none"},
     }
+    if program:
+        config["Mounts"] = [{"Type": "bind", "Source": program, "Target": SUPERVISOR_PROGRAM, "ReadOnly": True}]
     if disk_quota:
         config["StorageOpt"] = {"size": f"{limits.disk_mb}m"}
     return config

@@ -1,4 +1,4 @@
-"""The server's side of supervisor.sh: framed commands over the attach stream of one container.
+"""The server's side of supervisor.c and supervisor.sh: framed commands over the attach stream of one container.
 
 Per command it costs one write and one read, no call of the engine's API: milliseconds in place of the engine's exec.
 """
@@ -6,9 +6,9 @@ Per command it costs one write and one read, no call of the engine's API: millis
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shlex
 import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,21 @@ import aiohttp
 from aiodocker.stream import Stream
 
 from swe_rl.sandbox.container.errors import CommandInterrupted
-from swe_rl.sandbox.container.limits import SUPERVISOR_FOLDER, Limits
+from swe_rl.sandbox.container.limits import SUPERVISOR_FOLDER, SUPERVISOR_PROGRAM
 from swe_rl.types import ExecResult
 
 SCRIPT = Path(__file__).with_name("supervisor.sh").read_text(encoding="utf-8")
+# What bash runs for a command ($1: the preamble, which may use the command's bytes itself, from descriptor 3, and exit: so
+# files are written), and in a login shell, once, to print what that adds (conda and the like) to descriptor 9.
+RUNNER = 'unset BASH_ENV OLDPWD; . ./login; eval "$1"; set --; IFS= read -r -d "" <&3; exec 3<&-; eval "$REPLY"'
+DUMP = """{
+    [[ $- == *e* ]] && builtin echo set -e
+    IFS=: && builtin echo builtin shopt -s ${BASHOPTS//login_shell/}
+    builtin umask -p; builtin declare -px; builtin declare -f; builtin declare -Fx; builtin alias -p
+} >&9"""
 ANSWER_GRACE = 20.0  # seconds beyond a command's deadline: killing it, ending its output (3 s), a slow login shell
+HELLO_SECONDS = 5.0  # in which a running supervisor answers
+FRESH_SECONDS = 1.0  # after an answer in which the supervisor is taken to be well
 LOGIN_SECONDS = 60.0  # that the login shell may take, once
 MAX_OUTPUT = 24 * 1024 * 1024  # bytes kept of one command, whatever is asked; they lie in the container's tmpfs
 BUILTIN_READ = 64 * 1024  # bytes of a command that bash reads faster than a process could
@@ -35,12 +45,15 @@ BROKEN = (
 )
 
 
-def entrypoint(limits: Limits) -> dict[str, list[str]]:
-    """Entrypoint and Cmd that make the supervisor PID 1."""
-    return {
-        "Entrypoint": ["bash", "--norc", "--noprofile", "-c", SCRIPT],
-        "Cmd": ["swe-rl-supervisor", SUPERVISOR_FOLDER, str(limits.pids)],
-    }
+def supervisor_command(native: bool, folder: str, pids: int) -> list[str]:
+    """The command line of a supervisor: the program that is mounted into the container, or the script."""
+    start = [SUPERVISOR_PROGRAM] if native else ["bash", "--norc", "--noprofile", "-c", SCRIPT, "swe-rl-supervisor"]
+    return [*start, folder, str(pids), RUNNER, DUMP]
+
+
+def stand_in(native: bool, pids: int) -> list[str]:
+    """The command line of one beside a first process that does not answer; it ends with the stream that it serves."""
+    return supervisor_command(native, f"{SUPERVISOR_FOLDER}/{secrets.token_hex(8)}", pids)
 
 
 def preamble(cwd: str, env: dict[str, str]) -> bytes:
@@ -80,11 +93,12 @@ class Supervisor:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._buffer = bytearray()
+        self._heard_at = -FRESH_SECONDS
         self.alive = True
 
     async def hello(self, timeout: float) -> bool:
         """Whether it answers. A supervisor that is still busy with an earlier server's command does not, in time."""
-        nonce = uuid.uuid4().hex
+        nonce = secrets.token_hex(8)
         try:
             await asyncio.wait_for(self._answer(f"\nhello {nonce}\n".encode(), f"ready {nonce}"), timeout)
             return True
@@ -92,25 +106,26 @@ class Supervisor:
             await self.close()
             return False
 
-    @property
-    def connected(self) -> bool:
-        """False once the container's end is known: then nothing can have been sent."""
+    async def ready(self) -> bool:
+        """Whether a command may be sent. One that has been silent is asked first: what it was sent could not be taken back."""
         response = self._stream._resp
         connection = response.connection if response is not None else None
-        return self.alive and connection is not None and connection.transport is not None
+        if not self.alive or connection is None or connection.transport is None:
+            return False  # the container's end is known
+        return time.monotonic() - self._heard_at < FRESH_SECONDS or await self.hello(HELLO_SECONDS)
 
     async def run(self, command: bytes, start: bytes, *, timeout: float, output_limit: int) -> Outcome:
         """Run one command. Raises CommandInterrupted when no answer comes: whether and how it ran is unknown."""
         started = time.monotonic()
-        nonce = uuid.uuid4().hex
+        nonce = secrets.token_hex(8)
         limit = min(output_limit, MAX_OUTPUT)
         kept = max(1, -(-limit // 1024)) * 1024
         reader = "head" if len(command) > BUILTIN_READ or b"\0" in command else "builtin"
         words = ["run", nonce, int(timeout * 1000), kept, limit // 2 + 1, len(start), len(command), reader]
-        frame = f"{' '.join(map(str, words))}\n".encode()
+        frame = f"{' '.join(map(str, words))}\n".encode() + start + command + f"{nonce}\n".encode()
         bound = timeout + ANSWER_GRACE + LOGIN_SECONDS
         try:
-            code, expired, head, tail, total = await asyncio.wait_for(self._run(frame + start + command, nonce), bound)
+            code, expired, head, tail, total = await asyncio.wait_for(self._run(frame, nonce), bound)
         except BROKEN as error:
             await self.close()
             raise CommandInterrupted(f"the supervisor gave no answer: {error or type(error).__name__}") from error
@@ -141,6 +156,7 @@ class Supervisor:
         if message is None:
             self.alive = False
             raise CommandInterrupted("the container's first process has ended")
+        self._heard_at = time.monotonic()
         if message.stream == 1:
             self._buffer += message.data
 

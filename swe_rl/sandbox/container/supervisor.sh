@@ -1,24 +1,29 @@
-# The supervisor: PID 1 of every container, spoken to over the kept-open stdin and stdout of the engine's attach call.
+# The supervisor where supervisor.c cannot serve: PID 1 of a container, spoken to over the kept-open stdin and stdout of
+# the engine's attach call.
 # As PID 1 it cannot be killed from inside, adopts and reaps orphans, and `kill -KILL -1` ends all others atomically.
 # It forks only while there is room for processes: a failed fork would end it, and the container with it.
+# Where it does not answer, another is started beside it by the engine's exec call; that one ends with its stream.
 #
 #   in:   hello ID\n
-#         run ID TIMEOUT_MS HEAD TAIL PREAMBLE_BYTES COMMAND_BYTES READER\n, then the bytes of both; READER is `builtin`
-#             or, for a command that is long or holds NUL, which bash's own read does not count, `head`
+#         run ID TIMEOUT_MS HEAD TAIL PREAMBLE_BYTES COMMAND_BYTES READER\n, then the bytes of both, then ID\n (without it
+#             the frame is not whole, and nothing is run); READER is `builtin` or, for a command that is long or holds
+#             NUL, which bash's own read does not count, `head`
 #   out:  ready ID\n
 #         done ID RETURNCODE TIMED_OUT MS HEAD_BYTES TAIL_BYTES TOTAL_BYTES\n, then the bytes of head and tail
 #
 # A command's output goes through a pipe into files (the first HEAD, whole KiB, and the last TAIL bytes), never onto the
-# control stream, so nothing that is printed can be taken for an answer. Arguments: FOLDER (a private tmpfs) PIDS_LIMIT
+# control stream, so nothing that is printed can be taken for an answer.
+# Arguments: FOLDER (a private tmpfs) PIDS_LIMIT RUNNER DUMP (what bash runs for a command, and to print what login adds)
 
 exec 2>/dev/null
-folder=$1 pids_limit=$2 drain= drain_head= login=
+folder=$1 pids_limit=$2 runner=$3 dump=$4 drain= drain_head= login=
 umask 022
 if [[ -v LC_ALL ]]; then locale=("LC_ALL=$LC_ALL"); else locale=(-u LC_ALL); fi
 LC_ALL=C # lengths are bytes
 # Signals that bash would end on; a trap, unlike ignoring them, is not handed down to commands.
 trap : HUP INT QUIT ILL TRAP ABRT FPE BUS SEGV SYS PIPE ALRM TERM XCPU XFSZ VTALRM PROF IO USR1 USR2
-cd "$folder" && mkfifo never output middle && exec 4<>never || exit 1
+cd "$folder" || { mkdir -p "$folder" && cd "$folder"; } || exit 1
+mkfifo never output middle && exec 4<>never || exit 1
 
 milliseconds() { # -> $now; bash before 5.0 has whole seconds only
     if [[ ${EPOCHREALTIME-} ]]; then now=$((${EPOCHREALTIME/[.,]/} / 1000)); else now=$((SECONDS * 1000)); fi
@@ -29,15 +34,17 @@ nap() { # nap MS: sleep without a process (nothing is ever written to `never`)
     read -r -t "$(($1 / 1000)).${fraction: -3}" -u 4
 }
 
-await() { # await PID UNTIL_MS: 0 once the child is gone, 1 at the deadline; looks often at first, then ever more rarely
-    local started slice
+await() { # await PID UNTIL_MS [TEND]: 0 once the child is gone, 1 at the deadline; looks often at first, then more rarely
+    local began slice
     milliseconds
-    started=$now
+    began=$now
     while kill -0 "$1"; do
-        milliseconds
         ((now < $2)) || return 1
-        slice=$(((now - started) / 8 + 1))
-        nap $((slice < 100 ? slice : 100))
+        slice=$(((now - began) / 8 + 1))
+        ((slice < 100)) || slice=100
+        nap $((now + slice <= $2 ? slice : $2 - now))
+        ${3-} # called after each look
+        milliseconds
     done
     return 0
 }
@@ -61,7 +68,8 @@ end_session() { # end_session SID: kill what is left of a command that has ended
     kill -KILL -- "-$1"
     processes
     kill -0 "$drain" && ((count--)) # looked at after counting: if it is alive now, it was counted
-    ((count == 1)) && return # nobody but this shell
+    ((count <= others)) && alone=1 && return # nobody but this shell
+    alone=
     for ((try = 0; try < 50; try++)); do
         found=
         for stat in /proc/[0-9]*/stat; do
@@ -83,7 +91,7 @@ prepare() { # prepare HEAD: a pipe that no process knows (5 reads, 7 writes) and
     local count
     end_drain
     processes
-    [[ -p output && -p middle ]] && ((count == 1)) || { rm -rf output middle && mkfifo output middle; }
+    [[ -p output && -p middle ]] && ((count <= others)) || { rm -rf output middle && mkfifo output middle; }
     exec 5<&- 7>&- 6<>output 5<output 7>output 6>&-
     : >head >tail >passed
     drain_head=$1 overflown='' ended=''
@@ -124,21 +132,6 @@ tend_drain() { # it may have ended: at the head's end, killed by the command or,
     fi
 }
 
-collect() { # collect PID UNTIL_MS: tend the reader until the child is gone (0) or the deadline (1)
-    local began slice
-    milliseconds
-    began=$now
-    while kill -0 "$1"; do
-        ((now < $2)) || return 1
-        slice=$(((now - began) / 8 + 1))
-        ((slice < 100)) || slice=100
-        nap $((now + slice <= $2 ? slice : $2 - now))
-        tend_drain
-        milliseconds
-    done
-    return 0
-}
-
 idle() { # whether the reader has written away all that was in the pipe: it sleeps only when it has nothing to do
     local stat
     read -r -t 0 -u 5 && return 1
@@ -168,9 +161,7 @@ finish_output() { # all that was printed up to now; a daemon that still holds th
 }
 
 reuse() { # the reader for the next command, if no process can hold the pipe
-    local count
-    processes
-    [[ ! $overflown && ! $ended && -p output ]] && kill -0 "$drain" && ((count == 2)) && : >head
+    [[ $alone && ! $overflown && ! $ended && -p output ]] && kill -0 "$drain" && if [[ -s head ]]; then : >head; fi
 }
 
 size() { # size FILE -> $bytes, and the bytes themselves in $text where builtins can print them (small, no NUL)
@@ -181,17 +172,15 @@ size() { # size FILE -> $bytes, and the bytes themselves in $text where builtins
 
 # What a login shell adds (conda and the like) is taken once, and again when a start-up file is newer than the copy.
 
-startup=(/etc/profile /etc/profile.d/*.sh /etc/bash.bashrc ~/.bash_profile ~/.bash_login ~/.profile ~/.bashrc ${BASH_ENV-})
-dump='{
-    [[ $- == *e* ]] && builtin echo set -e
-    IFS=: && builtin echo builtin shopt -s ${BASHOPTS//login_shell/}
-    builtin umask -p; builtin declare -px; builtin declare -f; builtin declare -Fx; builtin alias -p
-} >&9'
+outdated='[[ ! -f login'
+for file in /etc/profile /etc/profile.d{,/*.sh} /etc/bash.bashrc ~/.{bash_profile,bash_login,profile,bashrc} ${BASH_ENV-}; do
+    printf -v outdated '%s || %q -nt login' "$outdated" "$file"
+done
+eval "outdated() { $outdated ]]; }"
 
 login() {
     local file child
-    for file in "${startup[@]}"; do [[ $file -nt login ]] && login=; done
-    [[ $login && -f login ]] && return
+    [[ $login ]] && ! outdated && return
     : >login.new
     env "${locale[@]}" setsid "$BASH" -lc "$dump" 9>login.new </dev/null >/dev/null 4>&- 5<&- 7>&- &
     child=$!
@@ -203,27 +192,26 @@ login() {
     login=taken
 }
 
-# The preamble ($1) may use the command's bytes itself, from descriptor 3, and exit: so files are written.
-runner='unset BASH_ENV OLDPWD; . ./login; exec 3<command; eval "$1"; set --; IFS= read -r -d "" <&3; exec 3<&-; eval "$REPLY"'
-
 run() {
     local id=$1 timeout=$2 head=$3 drain_tail=$4 preamble='' command=''
     local child started rc expired=0 tail=0 total=0 bytes text line tail_pid
     IFS= read -r -N "$5" preamble
     if [[ $7 == head ]]; then head -c "$6" >command; else IFS= read -r -N "$6" command && printf %s "$command" >command; fi
+    IFS= read -r -N $((${#id} + 1)) line
+    [[ $line == "$id"$'\n' ]] || return # its sender died while sending it
     [[ $drain_head == "$head" && -p output ]] && kill -0 "$drain" || prepare "$head"
     login
     milliseconds
     started=$now
-    BASH_ENV= setsid "$BASH" --norc --noprofile -c "$runner" bash "$preamble" </dev/null >&7 2>&1 4>&- 5<&- 7>&- &
+    BASH_ENV= setsid "$BASH" --norc --noprofile -c "$runner" bash "$preamble" </dev/null 3<command >&7 2>&1 4>&- 5<&- 7>&- &
     child=$!
-    collect "$child" $((started + timeout)) || expired=1
+    await "$child" $((started + timeout)) tend_drain || expired=1
     end_session "$child"
     wait "$child"
     rc=$?
     finish_output
     ((expired)) && rc=124 && kill -KILL -1
-    make_room
+    [[ $alone ]] || make_room
     if [[ -s tail ]]; then
         tail=$(wc -c <tail) total=$tail
         while read -r line; do [[ $line == *bytes* ]] && total=${line%% *}; done <passed
@@ -236,8 +224,19 @@ run() {
     reuse || prepare "$head"
 }
 
+others=1 # processes that are always there: this shell, and beside it what the first one leaves
+if (($$ != 1)); then
+    kill -KILL -1
+    nap 100
+    processes
+    others=$count
+fi
 while :; do
-    read -r verb arguments || { nap 1000; continue; } # nobody will write any more: wait without spinning
+    read -r verb arguments || { # nobody will write any more
+        (($$ == 1)) || exit
+        nap 1000 # wait without spinning
+        continue
+    }
     case $verb in
         hello) printf 'ready %s\n' "$arguments" ;;
         run) run $arguments ;;

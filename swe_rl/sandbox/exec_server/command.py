@@ -36,6 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--shm-mb", type=int, default=bounds.shm_mb, metavar="N", help="/dev/shm of a container [%(default)s]")
     add("--allow-network", action="store_true", help="requests may ask for a network; without this none can")
     add("--capability", action="append", default=[], metavar="NAME", help="give this capability back; may be repeated")
+    add("--script-supervisor", action="store_true", help="do not compile the supervisor: its slower script serves")
     add("--no-pull", action="store_true", help="do not pull images that are missing")
     add("--pull-timeout", type=float, default=default.pull_timeout, metavar="S", help="seconds of a pull [%(default)s]")
     add("--registry-mirror", action="append", default=[], metavar="PREFIX", help="tried before docker.io; repeatable")
@@ -75,6 +76,7 @@ def settings_of(flags: argparse.Namespace, token: str) -> ExecSettings:
         token=token,
         limits=Limits(flags.memory_mb, flags.cpus, flags.pids, flags.disk_mb, flags.shm_mb, flags.allow_network),
         capabilities=tuple(flags.capability),
+        compiled=not flags.script_supervisor,
         pull=not flags.no_pull,
         pull_timeout=flags.pull_timeout,
         mirrors=tuple(flags.registry_mirror),

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from swe_rl.errors import InfraError
+from swe_rl.sandbox.container import native
 from swe_rl.sandbox.container.container import Container, Spec
 from swe_rl.sandbox.container.engine import Engine
 from swe_rl.sandbox.container.errors import ContainerGone, ImageMissing
@@ -49,6 +50,8 @@ class Node:
     async def start(self) -> None:
         """Look at the engine once and start the watch. An engine that does not answer is reported, not fatal."""
         await self._look()
+        if self.settings.compiled:
+            self.engine.program = await asyncio.to_thread(native.build)
         self._watch = asyncio.create_task(self._run_watch(), name="exec server watch")
 
     async def stop(self) -> None:

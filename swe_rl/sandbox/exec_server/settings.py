@@ -16,6 +16,7 @@ class ExecSettings:
     token: str = ""  # bearer token that callers must show; "" = loopback only
     limits: Limits = field(default_factory=Limits)  # of every container; a request may ask for less
     capabilities: tuple[str, ...] = ()  # given back to containers after all were dropped
+    compiled: bool = True  # use the compiled supervisor where there is a C compiler, else its script
     pull: bool = True  # pull an image that is missing when a container is created
     pull_timeout: float = 3600.0
     mirrors: tuple[str, ...] = ()  # prefixes tried before docker.io
