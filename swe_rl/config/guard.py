@@ -26,7 +26,7 @@ class GuardSettings(Area):
         5.0, "collapsed: engine and trainer differ by this many times the mean log-prob difference", gt=1
     )
     guard_logprob_floor: float = setting(
-        0.05, "log-prob differences below this (nats) count as this: rounding, or one step ahead", gt=0
+        0.02, "log-prob differences below this (nats) count as this: rounding, or one step ahead", gt=0
     )
     guard_patience: int = setting(2, "steps in a row that entropy or log-prob difference must be outside", ge=1)
     guard_window: int = setting(20, "steps over which the means run", ge=2)
