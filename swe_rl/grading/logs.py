@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swe_rl.errors import UsageError
-from swe_rl.grading.logs_pytest import parse_pytest, parse_r2e, pytest_finished, without_long_lines
+from swe_rl.grading.logs_pytest import lines_with, parse_pytest, parse_r2e, pytest_finished
 from swe_rl.grading.logs_region import find_region, without_colour
 from swe_rl.tasks.swebench_library import swebench_library
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
@@ -30,6 +30,15 @@ _APPLY_ERROR = re.compile(
 )
 _DJANGO_STALL = "Testing against Django installed in"
 _MOST_STALLS = 200
+_PYTEST_WORDS = ("PASSED", "FAILED", "SKIPPED", "ERROR", "XFAIL")
+# Without one of these a line means nothing to swebench's parser of that name (all of the line, what it stands next to and
+# the line that ends a test run aside): logs of 100 MB are cut to what is read in them.
+_WORDS = {
+    **dict.fromkeys(("parse_log_pytest", "parse_log_pytest_options", "parse_log_pytest_v2"), (*_PYTEST_WORDS, " in ")),
+    **dict.fromkeys(("parse_log_seaborn", "parse_log_matplotlib"), (*_PYTEST_WORDS, " in ")),
+    "parse_log_sympy": ("test_", ".py:"),
+    "parse_log_django": ("...", "FAIL:", "ERROR:", "ok", "--version", "silenced", "Ran "),
+}
 _DJANGO_END = re.compile(r"^Ran \d+ tests? in ", re.MULTILINE)
 
 
@@ -133,7 +142,7 @@ def _read_tests(task: Task, text: str, parsed: ParsedLog) -> None:
     if parsed.parser == "swebench":
         library = swebench_library()
         parser = library.parsers[task.repo]
-        text = without_long_lines(text)
+        text = "\n".join(lines_with(text, _WORDS.get(parser.__name__, ("",)), gap="."))
         if text.count(_DJANGO_STALL) > _MOST_STALLS:  # each makes django's parser read on to the log's end
             parsed.problems.append(f"'{_DJANGO_STALL}' stands in the log more than {_MOST_STALLS} times: not read")
             return

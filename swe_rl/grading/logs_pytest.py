@@ -7,7 +7,7 @@ brackets); lists made by parsers that cut ids at the first space are matched too
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from swe_rl.grading.logs_region import without_colour
 
@@ -16,8 +16,7 @@ _SUMMARY = re.compile(rf"^({'|'.join(STATUSES)}) (\S.*)$")
 _VERBOSE = re.compile(rf"^(\S+\.\w+::.*?) ({'|'.join(STATUSES)})(?: \(.*\))?(?:\s+\[\s*\d+%\])?$")
 _XDIST = re.compile(rf"^\[gw\d+\] (?:\[\s*\d+%\] )?({'|'.join(STATUSES)}) (\S.*)$")
 _END = re.compile(
-    r"^=*[ ]*(?:no tests ran|\d+ (?:passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)\b).* in [\d.:]+ ?s",
-    re.MULTILINE,
+    r"=*[ ]*(?:no tests ran|\d+ (?:passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)\b).* in [\d.:]+ ?s"
 )
 MAX_LINE = 5000  # characters of a line that are read: output is hostile, and regular expressions can be stalled
 _RANK = {"PASSED": 0, "XFAIL": 0, "XPASS": 1, "SKIPPED": 2, "FAILED": 3, "ERROR": 4}
@@ -25,12 +24,28 @@ _RANK = {"PASSED": 0, "XFAIL": 0, "XPASS": 1, "SKIPPED": 2, "FAILED": 3, "ERROR"
 
 def pytest_finished(text: str) -> bool:
     """Whether pytest's last line (`3 passed in 0.12s`) is there."""
-    return _END.search(without_long_lines(without_colour(text))) is not None
+    return any(_END.match(without_colour(line)) for line in lines_with(text, (" in ",)))
 
 
-def without_long_lines(text: str) -> str:
-    """`text` with every line cut at `MAX_LINE` characters."""
-    return "\n".join(line[:MAX_LINE] for line in text.split("\n"))
+def lines_with(text: str, words: Iterable[str], gap: str | None = None) -> Iterator[str]:
+    """The lines of `text` that hold one of `words`, cut at `MAX_LINE` characters, without a list of all lines (logs are large).
+
+    gap: given once for each run of lines that is left out.
+    """
+    words = tuple(words)
+    at, gone = 0, False
+    while at <= len(text):
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        line = text[at : min(end, at + MAX_LINE)]
+        at = end + 1
+        if any(word in line for word in words):
+            if gone and gap is not None:
+                yield gap
+            gone = False
+            yield line
+        else:
+            gone = True
 
 
 def worse(one: str | None, other: str) -> str:
@@ -42,10 +57,8 @@ def parse_pytest(text: str, wanted: Iterable[str] = ()) -> dict[str, str]:
     """Status by test id. `wanted`: the ids that matter, which settles where an id ends and its reason begins."""
     names = set(wanted)
     tests: dict[str, str] = {}
-    for line in without_colour(text).split("\n"):
-        if "::" not in line:
-            continue
-        status, rest = _status_line(line[:MAX_LINE].rstrip())
+    for line in lines_with(text, ("::",)):
+        status, rest = _status_line(without_colour(line).rstrip())
         if not status:
             continue
         name = _test_id(rest, status, names)

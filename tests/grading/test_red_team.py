@@ -62,8 +62,7 @@ async def test_verdict(attack: Attack, kind: str, lab, bubblewrap):
 
 
 @pytest.mark.docker
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(900)
 async def test_the_same_verdicts_in_containers(lab, engine, monkeypatch):
     """Every attack once through pool and exec server of a real Docker Engine, a few at a time.
 
