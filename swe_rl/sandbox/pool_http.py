@@ -91,6 +91,9 @@ class KeyedCaller:
             asked_at = time.monotonic()
             try:
                 status, answer = await self._once(url, body, deadline, params, content_type, max_bytes)
+            except aiohttp.ClientConnectorCertificateError as error:
+                why = f"{url}: its certificate is not trusted ({error.certificate_error})"
+                raise UsageError(f"{why}; for an authority of your own set SSL_CERT_FILE to its certificate") from error
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
                 failure = SandboxError(f"{url} does not answer: {error or type(error).__name__}")
                 failure.__cause__ = error

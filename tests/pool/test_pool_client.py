@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from pathlib import Path
 
 import pytest
 
@@ -150,3 +152,20 @@ async def test_a_dead_pool_and_a_wrong_token_are_told_apart(pools) -> None:
 )
 def test_image_names_below_a_registry(image: str, registry: str, name: str) -> None:
     assert with_registry(image, registry) == name
+
+
+async def test_a_certificate_of_an_unknown_authority_is_wrong_use(tmp_path: Path) -> None:
+    """Said at once with the setting that mends it, not tried again until the deadline."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    process = await asyncio.create_subprocess_exec(*make, stderr=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == 0
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "localhost", 0, ssl=context)
+    provider = PoolProvider(f"https://localhost:{server.sockets[0].getsockname()[1]}")
+    with pytest.raises(UsageError, match="SSL_CERT_FILE"):
+        await asyncio.wait_for(provider.open(TASK, deadline=Deadline(60), purpose="agent"), 30)
+    await provider.aclose()
+    server.close()
