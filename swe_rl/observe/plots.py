@@ -7,13 +7,18 @@ from typing import Any
 
 from swe_rl.observe.metrics import read_metrics
 
-# file name: (title, y label, [(kind, metric, label)])
+# file name: (title, y label, [(kind, metric, label)]); a metric that ends in * stands for all with that beginning
 PANELS: dict[str, tuple[str, str, list[tuple[str, str, str]]]] = {
     "reward": ("Reward per rollout step", "mean reward", [("rollout", "reward_mean", "training tasks, T as sampled")]),
     "resolve_rate": (
         "Resolved attempts",
         "share of attempts",
         [("rollout", "resolve_rate", "training tasks"), ("eval", "resolve_rate", "held-out tasks")],
+    ),
+    "levels": (
+        "Resolved attempts by level of the task",
+        "share of attempts",
+        [("rollout", "resolve_rate/*", "training tasks")],
     ),
     "entropy": ("Policy entropy", "nats per sampled token", [("train", "entropy", "trainer")]),
     "kl": (
@@ -48,9 +53,7 @@ def draw_plots(metrics_file: Path, folder: Path) -> list[Path]:
     records = read_metrics(metrics_file)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    with_data = [
-        name for name, (_, _, series) in PANELS.items() if any(_points(records, k, m)[0] for k, m, _ in series)
-    ]
+    with_data = [name for name in PANELS if any(_points(records, k, m)[0] for k, m, _ in _series(records, name))]
     for name in with_data:
         figure, axes = plt.subplots(figsize=(6.4, 4))
         _draw(axes, records, name)
@@ -68,14 +71,26 @@ def draw_plots(metrics_file: Path, folder: Path) -> list[Path]:
     return written
 
 
+def _series(records: list[dict[str, Any]], name: str) -> list[tuple[str, str, str]]:
+    """The panel's series, with those that end in * spelled out."""
+    spelled = []
+    for kind, metric, text in PANELS[name][2]:
+        if not metric.endswith("*"):
+            spelled.append((kind, metric, text))
+            continue
+        found = {key for r in records if r["kind"] == kind for key in r if key.startswith(metric[:-1])}
+        spelled += [(kind, key, f"{key[len(metric) - 1 :]}, {text}") for key in sorted(found)]
+    return spelled
+
+
 def _points(records: list[dict[str, Any]], kind: str, metric: str) -> tuple[list[int], list[float], list[Any]]:
     chosen = [r for r in records if r["kind"] == kind and isinstance(r.get(metric), int | float)]
     return [r["step"] for r in chosen], [float(r[metric]) for r in chosen], [r.get("ci95") for r in chosen]
 
 
 def _draw(axes: Any, records: list[dict[str, Any]], name: str) -> None:
-    title, label, series = PANELS[name]
-    for kind, metric, text in series:
+    title, label, _ = PANELS[name]
+    for kind, metric, text in _series(records, name):
         x, y, intervals = _points(records, kind, metric)
         if not x:
             continue
@@ -92,7 +107,7 @@ def _draw(axes: Any, records: list[dict[str, Any]], name: str) -> None:
         axes.axvline(step, color="tab:red", linestyle=":", alpha=0.7)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    if name == "resolve_rate":
+    if name in ("resolve_rate", "levels"):
         axes.set_ylim(bottom=0)
 
 

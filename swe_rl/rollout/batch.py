@@ -93,6 +93,8 @@ def step_metrics(results: Sequence[AttemptResult], kept: Sequence[AttemptResult]
         metrics["truncated_share"] = _mean(
             counting, lambda result: result.exit_status in ("step_limit", "context_limit", "deadline")
         )
+        for level, group in _by_level(counting).items():
+            metrics[f"resolve_rate/{level}"] = _mean(group, lambda result: result.verdict == "resolved")
     for prefix in ("verdicts", "exit_statuses", "forks"):
         for name, count in counts[prefix].items():
             metrics[f"{prefix}/{name or 'unknown'}"] = count
@@ -103,6 +105,16 @@ def step_metrics(results: Sequence[AttemptResult], kept: Sequence[AttemptResult]
     if versions:
         metrics["weight_version_min"], metrics["weight_version_max"] = min(versions), max(versions)
     return metrics
+
+
+def _by_level(results: Sequence[AttemptResult]) -> dict[str, list[AttemptResult]]:
+    """The attempts at tasks that name their difficulty (`level` in the task's metadata), by that name."""
+    levels: dict[str, list[AttemptResult]] = {}
+    for result in results:
+        metadata = result.samples[-1].metadata.get("task_metadata") or {} if result.samples else {}
+        if metadata.get("level") is not None:
+            levels.setdefault(str(metadata["level"]), []).append(result)
+    return dict(sorted(levels.items()))
 
 
 def _audit(results: Sequence[AttemptResult]) -> TokenAudit:

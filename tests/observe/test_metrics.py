@@ -56,11 +56,11 @@ def test_resume_forgets_what_will_be_made_again(tmp_path: Path) -> None:
 def test_plots_show_the_curve(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl", Config(), run_name="r")
     for step in range(30):
-        log.log("rollout", step, {"reward_mean": step / 30, "resolve_rate": step / 30})
+        log.log("rollout", step, {"reward_mean": step / 30, "resolve_rate": step / 30, "resolve_rate/L1": 1.0})
     log.log("eval", 0, {"resolve_rate": 0.1, "ci95": [0.05, 0.2]})
     log.log("eval", 30, {"resolve_rate": 0.5, "ci95": [0.4, 0.6]})
     names = {p.name for p in draw_plots(tmp_path / "metrics.jsonl", tmp_path / "plots")}
-    assert names == {"reward.png", "resolve_rate.png", "overview.png"}
+    assert names == {"reward.png", "resolve_rate.png", "levels.png", "overview.png"}
     picture = matplotlib.image.imread(tmp_path / "plots" / "reward.png")
     assert picture.shape[0] > 300 and picture[..., :3].std() > 0.01
 

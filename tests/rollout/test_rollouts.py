@@ -87,6 +87,9 @@ async def test_a_step(make_rollouts):
         assert "instance" not in sample.metadata and "task" not in sample.metadata
         assert sample.metadata["task_metadata"]["level"] in (0, 1)
     assert batch.metrics["resolve_rate"] == 0.5 and batch.metrics["sampled_fraction"] == 1.0
+    levels = {str(sample.metadata["task_metadata"]["level"]) for sample in batch.samples}
+    by_level = {name: rate for name, rate in batch.metrics.items() if name.startswith("resolve_rate/")}
+    assert by_level == {f"resolve_rate/{level}": 0.5 for level in levels}
     assert batch.metrics["groups_kept"] == 2 and batch.metrics["turns_mean"] == 2
     assert batch.counts["verdicts"] == {"resolved": 2, "no_patch": 2}
     assert batch.counts["trained_tokens"] == batch.counts["sampled_tokens_trained"] > 0
