@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
-from swe_rl.sandbox.container import recovery
+from swe_rl.sandbox.container import native, recovery
 from swe_rl.sandbox.container.container import Container, Spec
 from swe_rl.sandbox.container.engine import Engine as EngineApi
 from swe_rl.sandbox.container.limits import Limits
@@ -95,8 +95,9 @@ async def test_a_command_of_an_earlier_server_is_ended(own_server: Callable[...,
 
 
 @pytest_asyncio.fixture
-async def api(engine: Engine) -> AsyncIterator[EngineApi]:
+async def api(engine: Engine, supervisor: str) -> AsyncIterator[EngineApi]:
     made = EngineApi(engine.host)
+    made.program = native.build() if supervisor == "compiled" else ""
     yield made
     await made.aclose()
 
@@ -106,7 +107,7 @@ async def test_half_a_command_is_not_run(api: EngineApi, missing: int, monkeypat
     monkeypatch.setattr(recovery, "HELLO_SECONDS", 2.0)
     first = await Container.create(api, Spec(TEST_IMAGE, "/testbed", limits=Limits(256, 1.0, 96)))
     try:
-        command = b"touch ran #" + b"x" * 100
+        command = b"touch /testbed/ran #" + b"x" * 100
         frame = b"run 0123 30000 1000448 500001 4 %d builtin\ntrue" % (len(command) + missing) + command
         assert first._supervisor is not None
         await first._supervisor._stream.write_in(frame)  # and here its sender dies

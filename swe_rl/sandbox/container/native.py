@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -34,15 +35,14 @@ def build(folder: Path | None = None) -> str:
             folder.mkdir(parents=True, exist_ok=True)
             command = [compiler, *FLAGS, "-o", str(made), str(SOURCE)]
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS)
-            subprocess.run(
-                [str(made)], check=False, capture_output=True, timeout=10
-            )  # it can be run here (and says usage)
+            subprocess.run([str(made)], check=False, timeout=10)  # whether it can be run here
             made.chmod(0o755)
             made.replace(target)
             return str(target)
         except (subprocess.SubprocessError, OSError) as error:
             failure = f"{compiler}: {getattr(error, 'stderr', '') or error}"
         finally:
-            made.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                made.unlink(missing_ok=True)
     log.warning("the supervisor script serves, at three times the processor time a command: %s", failure.strip()[-500:])
     return ""
