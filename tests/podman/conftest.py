@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.docker_engine import Engine, running_engine
-from tests.exec_server.conftest import box, own_server, server
+from tests.exec_server.conftest import box, own_server, server, supervisor
 from tests.pool.test_docker import plane, task
 
-__all__ = ["box", "own_server", "plane", "server", "task"]
+__all__ = ["box", "own_server", "plane", "server", "supervisor", "task"]
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,10 @@ from tests.exec_server.test_hostile_commands import (
     test_stdin_is_closed,
     test_two_megabyte_command,
 )
+from tests.exec_server.test_recovery import test_a_dead_supervisor_is_started_again
 
 __all__ = [
+    "test_a_dead_supervisor_is_started_again",
     "test_background_children_do_not_hold_the_answer",
     "test_deadline_kills_the_whole_session",
     "test_deadline_reaches_what_left_the_session",
