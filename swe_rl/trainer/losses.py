@@ -77,17 +77,17 @@ def policy_loss(
     pg_loss = (weight * token_loss).sum()
     entropy_mean = (weight * entropy).sum()
     loss = pg_loss - settings.entropy_coef * entropy_mean if settings.entropy_coef else pg_loss
-    kl = torch.zeros_like(pg_loss)
+    known = {}  # without a reference there is no KL to report
     if settings.kl_loss_coef:
-        kl = (weight * kl_estimate(log_probs, fields["ref_log_prob"], settings.kl_loss_type)).sum()
-        loss = loss + settings.kl_loss_coef * kl
+        known["kl"] = (weight * kl_estimate(log_probs, fields["ref_log_prob"], settings.kl_loss_type)).sum()
+        loss = loss + settings.kl_loss_coef * known["kl"]
 
     trained = weight > 0  # a placeholder's weight is 0
     diff = (old - rollout).abs() * trained
     sums = {
         "loss": loss,
         "pg_loss": pg_loss,
-        "kl": kl,
+        **known,
         "entropy": entropy_mean,
         "trained_tokens": trained.sum(),
         "clip_fraction_low": (trained & (ratio < 1.0 - settings.eps_clip) & (advantage < 0)).sum(),
