@@ -52,6 +52,8 @@ missing=()
 command -v dockerd >/dev/null || missing+=(docker.io)
 command -v python3 >/dev/null || missing+=(python3)
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+# The supervisor of containers is compiled on the node; without a compiler a slower script serves.
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
 if [ ${#missing[@]} -gt 0 ]; then
     run apt-get -q -o DPkg::Lock::Timeout=300 update
     run env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}"
@@ -73,7 +75,7 @@ if [ -z "$SERVICE" ]; then
 # Starts the exec server in the foreground; SIGTERM ends it, containers stay.
 set -euo pipefail
 SWE_SERVER_TOKEN=\$(sed -n 's/^SWE_SERVER_TOKEN=//p' $(printf %q "$ENV_FILE"))
-export SWE_SERVER_TOKEN
+export SWE_SERVER_TOKEN XDG_CACHE_HOME=$(printf %q "$PREFIX/cache")
 exec $(printf %q "$PREFIX")/venv/bin/swe-rl exec-server --port $PORT --database $(printf %q "$PREFIX")/exec.sqlite3 ${FLAGS[*]@Q} "\$@"
 START
     [ -n "$DRY" ] || echo "installed; start the engine, then $PREFIX/exec-server.sh"
@@ -89,6 +91,7 @@ Wants=network-online.target
 
 [Service]
 EnvironmentFile=$ENV_FILE
+Environment=XDG_CACHE_HOME=/var/lib/swe-rl/cache
 ExecStart=$PREFIX/venv/bin/swe-rl exec-server --port $PORT --database /var/lib/swe-rl/exec.sqlite3 ${FLAGS[*]@Q}
 StateDirectory=swe-rl
 Restart=always

@@ -235,6 +235,8 @@ async def test_setup_installs_a_server_that_grades(sshd: Sshd, engine: Engine, m
             box = (await post("/container/create", image=TEST_IMAGE, cwd="/testbed"))["container_id"]
             memory = engine.docker("inspect", "--format", "{{.HostConfig.Memory}}", box)
             assert int(memory) == 300 << 20, "flags after -- reach the server"
+            mounts = engine.docker("inspect", "--format", "{{json .HostConfig.Mounts}}", box)
+            assert f"{prefix}/cache/swe-rl/supervisor-" in mounts, "the supervisor was compiled there"
             await post("/container/exec", container_id=box, command="git init -q; git commit -q --allow-empty -m base")
             fields = {"container_id": box, "patch": NEW_FILE, "eval_script": "grep line new", "cwd": "/testbed"}
             assert (await post("/container/evaluate", **fields))["verdict"] == "resolved"
