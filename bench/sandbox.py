@@ -153,7 +153,10 @@ async def bench_commands(host: str, pool: str, seconds: float) -> dict[str, dict
 
 
 async def bench_create(host: str, pool: str, rounds: int) -> dict[str, float]:
-    """Median milliseconds of create + start, taken in turns: the bare engine's own calls, and both servers."""
+    """Median milliseconds of create + start: the bare engine's own calls, both servers, and how much more these took.
+
+    They are taken in pairs in changing order, so that what else the machine does falls on both.
+    """
     engine = Engine(host)
     provider = PoolProvider(pool, token=TOKEN)
     times: dict[str, list[float]] = {"bare engine": [], "through both servers": []}
@@ -175,7 +178,8 @@ async def bench_create(host: str, pool: str, rounds: int) -> dict[str, float]:
     boxes: list[PoolSandbox] = []
     try:
         for turn in range(rounds + 2):  # the first two warm up
-            for name, call in (("bare engine", bare), ("through both servers", ours)):
+            pair = [("bare engine", bare), ("through both servers", ours)]
+            for name, call in pair if turn % 2 else reversed(pair):
                 took = await timed(call)
                 if turn >= 2:
                     times[name].append(took)
@@ -184,7 +188,9 @@ async def bench_create(host: str, pool: str, rounds: int) -> dict[str, float]:
     finally:
         await provider.aclose()
         await engine.aclose()
-    return {name: statistics.median(taken) * 1000 for name, taken in times.items()}
+    found = {name: statistics.median(taken) * 1000 for name, taken in times.items()}
+    more = (ours - bare for bare, ours in zip(*times.values(), strict=True))
+    return {**found, "more": statistics.median(more) * 1000}
 
 
 async def bench_idle(seconds: float) -> dict[str, float]:
@@ -221,7 +227,7 @@ async def run(host: str, seconds: float) -> dict:
         )
         try:
             await pool.start()
-            create = await bench_create(host, pool.url, rounds=20)
+            create = await bench_create(host, pool.url, rounds=40)
             commands = await bench_commands(host, pool.url, seconds)
         finally:
             await pool.stop()
@@ -234,7 +240,7 @@ def goals(found: dict) -> list[tuple[str, float, str, bool]]:
     commands, create, idle = found["commands"], found["create_ms"], found["idle"]
     faster = commands["docker exec (CLI)"]["noop_ms"] / commands["swe-rl"]["noop_ms"]
     more = commands["swe-rl"]["32"] / commands["thread per request + CLI"]["32"]
-    above = 100 * (create["through both servers"] / create["bare engine"] - 1)
+    above = 100 * create["more"] / create["bare engine"]
     return [
         ("no-op: times faster than docker exec", faster, ">= 8", faster >= 8),
         ("32 clients: times the commands/s of thread per request", more, ">= 10", more >= 10),
