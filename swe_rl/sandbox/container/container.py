@@ -23,6 +23,7 @@ from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
 from swe_rl.types import ExecResult
 
 log = logging.getLogger(__name__)
+PROGRAM_TRIES = 3  # refusals in a row after which the compiled supervisor is given up; one may have another cause
 FIRST_HELLO_SECONDS = 30.0  # a loaded node may be slow to start a container
 
 
@@ -62,12 +63,16 @@ class Container:
         if not engine.program:
             return await cls._create(engine, spec, "")
         try:
-            return await cls._create(engine, spec, engine.program)
+            container = await cls._create(engine, spec, engine.program)
+            engine.program_refused = 0
         except (EngineRefused, ImageUnusable) as error:
             container = await cls._create(engine, spec, "")  # raises what is not the program's fault
-            log.warning("the script serves as supervisor from now on, at more processor time a command: %s", error)
-            engine.program = ""
-            return container
+            engine.program_refused += 1
+            log.warning("container %s has the script as supervisor: %s", container.id[:12], error)
+            if engine.program_refused == PROGRAM_TRIES:
+                log.warning("the script serves from now on, at twice the processor time a command")
+                engine.program = ""
+        return container
 
     @classmethod
     async def _create(cls, engine: Engine, spec: Spec, program: str) -> Container:

@@ -63,6 +63,7 @@ class Engine:
         self._connector: aiohttp.BaseConnector | None = None
         self.disk_quota = True  # until the engine says that its storage driver has none
         self.program = ""  # the compiled supervisor, a file that the engine can mount; "" = the script serves
+        self.program_refused = 0  # containers in a row that it did not start in
         self._ulimits: list[dict[str, Any]] | None = None
 
     @property

@@ -44,5 +44,5 @@ def build(folder: Path | None = None) -> str:
         finally:
             with contextlib.suppress(OSError):
                 made.unlink(missing_ok=True)
-    log.warning("the supervisor script serves, at three times the processor time a command: %s", failure.strip()[-500:])
+    log.warning("the supervisor script serves, at twice the processor time a command: %s", failure.strip()[-500:])
     return ""

@@ -1,5 +1,5 @@
 /* The supervisor as a small static program: PID 1 of a container, the same protocol as supervisor.sh (described there) at a
- * third of its processor time, because it costs a command no process but the command's own shell.
+ * fraction of its processor time, because it costs a command no process but the command's own shell.
  *
  * It is compiled on the node (native.py) and mounted read-only into containers; where that cannot be, supervisor.sh serves.
  * A command's output comes through a pipe that no earlier process knows; the first HEAD bytes are kept, then the last TAIL.
