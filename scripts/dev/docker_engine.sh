@@ -89,7 +89,8 @@ default_ulimits = ["nofile=$files:$files", "nproc=$processes:$processes"]
 runtime = "$(basename "$runtime")"
 cgroup_manager = "cgroupfs"
 CONF
-    CONTAINERS_CONF=$ROOT/containers.conf launch podman --root "$ROOT/root" --runroot "$ROOT/exec/run" --tmpdir "$ROOT/exec/tmp" \
+    # In a folder of its own: conmon writes a file named oom where it was started when a container runs out of memory.
+    CONTAINERS_CONF=$ROOT/containers.conf launch env -C "$ROOT" podman --root "$ROOT/root" --runroot "$ROOT/exec/run" --tmpdir "$ROOT/exec/tmp" \
         system service --time=0 "unix://$ROOT/docker.sock"
 }
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from swe_rl.errors import SandboxError, UsageError
+from swe_rl.sandbox.owned_folder import process_record, recorded_lives
 
 MARK = "SWE_RL_SANDBOX"  # variable of every command in process mode: finds what a crashed run left behind
 
@@ -55,21 +56,6 @@ def boxes_root(configured: str) -> Path:
     return boxes
 
 
-def owner_record() -> dict[str, float]:
-    """Who owns a folder: pid and start time, because pids are used again."""
-    return {"pid": os.getpid(), "started": psutil.Process().create_time()}
-
-
-def _owner_lives(box: Path) -> bool:
-    try:
-        owner = json.loads((box / "owner.json").read_text())
-        process = psutil.Process(int(owner["pid"]))
-        same = abs(process.create_time() - float(owner["started"])) < 1.0
-        return same and process.status() != psutil.STATUS_ZOMBIE  # killed, and not yet waited for by its parent
-    except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
-        return False
-
-
 def create_box(root: Path, archive: str, uid: int) -> Box:
     """A new box with the archive unpacked in `repo`; everything belongs to `uid`. Blocks for some milliseconds.
 
@@ -79,7 +65,7 @@ def create_box(root: Path, archive: str, uid: int) -> Box:
     name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
     path = root / f".new-{name}"
     path.mkdir(mode=0o700)
-    (path / "owner.json").write_text(json.dumps(owner_record()))
+    (path / "owner.json").write_text(json.dumps(process_record()))
     path = path.rename(root / name)
     box = Box(path, uid)
     try:
@@ -139,7 +125,9 @@ def remove_tree(path: Path) -> None:
 
 def sweep(root: Path) -> int:
     """Remove the boxes of dead owners and end what still runs in them; returns how many there were."""
-    dead = [box for box in root.iterdir() if box.is_dir() and not _owner_lives(box) and not _is_new(box)]
+    dead = [
+        box for box in root.iterdir() if box.is_dir() and not recorded_lives(box / "owner.json") and not _is_new(box)
+    ]
     if dead:
         names = {box.name for box in dead}
         for process in psutil.process_iter():

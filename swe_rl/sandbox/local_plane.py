@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import aiohttp
@@ -26,6 +25,7 @@ from swe_rl.deadline import Deadline
 from swe_rl.errors import InfraError, SandboxError, SandboxUnavailable
 from swe_rl.sandbox.container.engine import Engine
 from swe_rl.sandbox.container.local_image import DEFAULT_TAG, build_local_image
+from swe_rl.sandbox.owned_folder import private_folder
 from swe_rl.sandbox.pool import PoolProvider
 from swe_rl.sandbox.pool_process import PoolProcess
 from swe_rl.types import Task
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 ENGINE_SECONDS = 5.0
 PROOF_SECONDS = 20.0
+STOP_SECONDS = 10.0  # that the service of Podman may take after each signal
 ENGINE_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 
 
@@ -42,7 +43,7 @@ async def open_local_plane(config: SandboxSettings, name: str) -> PoolProvider:
 
     Raises SandboxUnavailable, with the reason, where no such engine answers or the plane does not start.
     """
-    folder = Path(tempfile.mkdtemp(prefix="swerl-plane-"))
+    folder = private_folder("plane")
     podman: PodmanService | None = None
     try:
         url = await find_engine(name)
@@ -150,7 +151,7 @@ class PodmanService:
     """Podman has no daemon: its API is served by a process of ours on a private socket."""
 
     def __init__(self, folder: Path) -> None:
-        self._socket = folder / "podman.sock"
+        self._folder, self._socket = folder, folder / "podman.sock"
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> str | None:
@@ -158,7 +159,8 @@ class PodmanService:
         if shutil.which("podman") is None:
             return None
         url = f"unix://{self._socket}"
-        podman = ["podman", *_podman_flags(), "system", "service", "--time=0", url]
+        # In its own folder: conmon writes a file named oom where it was started when a container runs out of memory.
+        podman = ["env", "-C", str(self._folder), "podman", *_podman_flags(), "system", "service", "--time=0", url]
         self._process = _launch([sys.executable, "-m", "swe_rl.sandbox.with_parent", *podman])
         for _ in range(100):
             if self._process.poll() is not None:
@@ -171,9 +173,12 @@ class PodmanService:
 
     async def stop(self) -> None:
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGTERM)
-            await asyncio.to_thread(self._process.wait, 10)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(self._process.wait, STOP_SECONDS)
+                    return
 
 
 def _podman_flags() -> list[str]:

@@ -9,7 +9,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from swe_rl.sandbox.local_box import owner_record
+from swe_rl.sandbox.owned_folder import process_record
 
 TOOLS_MOUNT = "/opt/tools"
 _ETC_COPIES = (
@@ -38,7 +38,7 @@ def make_etc(boxes: Path) -> Path:
     etc = new / "etc"
     etc.mkdir(parents=True)
     etc.chmod(0o755)
-    (new / "owner.json").write_text(json.dumps(owner_record()))
+    (new / "owner.json").write_text(json.dumps(process_record()))
     (etc / "passwd").write_text(_PASSWD.format(uid=os.getuid() or 1000))
     (etc / "group").write_text("root:x:0:\nnogroup:x:65534:\n")
     (etc / "hosts").write_text("127.0.0.1 localhost sandbox\n::1 localhost\n")

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import shlex
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.deadline import Deadline
 from swe_rl.errors import ConfigError, InfraError, SandboxError, SandboxUnavailable
+from swe_rl.sandbox.owned_folder import private_folder
 from swe_rl.sandbox.pool_heartbeat import INTERVAL, Heartbeat
 from swe_rl.sandbox.pool_http import KeyedCaller
 from swe_rl.sandbox.pool_process import PoolProcess
@@ -140,7 +140,7 @@ async def open_pool_provider(config: SandboxSettings) -> PoolProvider:
         raise ConfigError(
             "sandbox=pool needs SWE_ENV_SERVER_URL (a pool server) or SWE_EXEC_SERVER_URLS (exec servers)"
         )
-    folder = Path(tempfile.mkdtemp(prefix="swerl-pool-"))
+    folder = private_folder("pool")
     flags = ["--nodes", ",".join(config.swe_exec_server_urls), "--close-at-exit"]
     flags += ["--capacity", str(config.swe_max_containers_per_node)]
     process = PoolProcess(folder, flags, token=config.swe_server_token, port=config.swe_env_server_port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import aiohttp
 
 from swe_rl.errors import SandboxUnavailable
+from swe_rl.sandbox.owned_folder import process_record
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0  # it closes its leases meanwhile
@@ -40,6 +42,7 @@ class PoolProcess:
         command += ["--port", str(self._port), "--port-file", str(port_file)]
         command += ["--database", str(self._folder / "pool.sqlite3"), *self._flags]
         process = self._process = self._launch(command)
+        (self._folder / "child.json").write_text(json.dumps(process_record(process.pid)))
         ends = time.monotonic() + START_SECONDS
         while time.monotonic() < ends and process.poll() is None:
             if port_file.exists():

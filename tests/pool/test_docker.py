@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 
 from swe_rl.config.grading import GradingSettings
@@ -224,11 +226,15 @@ async def open_provider_on(engine: Engine, monkeypatch) -> SandboxProvider:
 
 
 @pytest.mark.parametrize("victim", ["driver", "driver and plane"])
-async def test_a_killed_run_leaves_no_container(engine: Engine, task: Task, victim: str) -> None:
+async def test_a_killed_run_leaves_no_container(
+    engine: Engine, task: Task, victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     driver = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", DRIVER, str(vars(task))),
         stdout=subprocess.PIPE,
-        env={**os.environ, "DOCKER_HOST": engine.host},
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert driver.stdout is not None
     plane_pid = int(await driver.stdout.readline())
@@ -240,16 +246,11 @@ async def test_a_killed_run_leaves_no_container(engine: Engine, task: Task, vict
     await driver.wait()
     if victim == "driver and plane":  # nobody is left to tidy up: the next run does
         assert engine.docker(*labelled)
-        monkey = SandboxSettings()
-        os.environ["DOCKER_HOST"], before = engine.host, os.environ.get("DOCKER_HOST")
-        try:
-            await (await open_local_plane(monkey, "docker")).aclose()
-        finally:
-            if before is None:
-                del os.environ["DOCKER_HOST"]
-            else:
-                os.environ["DOCKER_HOST"] = before
+        await (await open_local_plane(SandboxSettings(), "docker")).aclose()
     await until(lambda: engine.docker(*labelled) == "", within=60)
+    await until(lambda: not psutil.pid_exists(plane_pid), within=60)
+    await (await open_local_plane(SandboxSettings(), "docker")).aclose()
+    assert list(tmp_path.glob("*")) == [], "the folder of the killed run is gone too"
 
 
 DRIVER = """

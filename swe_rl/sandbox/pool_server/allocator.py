@@ -181,7 +181,9 @@ class Allocator:
     def _why(self, request: AllocateBody, failures: list[str]) -> str:
         states = Counter(node.state for node in self._fleet.nodes.values())
         nodes = ", ".join(f"{count} {state}" for state, count in states.items()) or "none has joined"
-        last = f"; last failure: {failures[-1]}" if failures else ""
+        # The first is often the reason, the last only that the time was up.
+        what = dict.fromkeys([failures[0], failures[-1]]) if failures else {}
+        last = f"; failures: {', '.join(what)}" if what else ""
         waited = min(request.deadline_s, request.wait_s or request.deadline_s)
         return f"no sandbox for {request.image} within {waited:.0f} s (nodes: {nodes}; {len(self.line)} wait){last}"
 

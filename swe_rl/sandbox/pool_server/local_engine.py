@@ -19,6 +19,7 @@ from swe_rl.sandbox.container.engine import Engine
 from swe_rl.sandbox.container.limits import Limits
 from swe_rl.sandbox.exec_server.serving import exec_server
 from swe_rl.sandbox.exec_server.settings import ExecSettings
+from swe_rl.sandbox.owned_folder import process_lives
 from swe_rl.sandbox.pool_server.allocator import LABEL_POOL
 
 log = logging.getLogger(__name__)
@@ -60,8 +61,6 @@ def is_dead_local_pool(pool_id: str) -> bool:
     if len(parts) != 4 or parts[:2] != [PREFIX, socket.gethostname()]:
         return False
     try:
-        process = psutil.Process(int(parts[2]))
-        # One that was killed stays a zombie until its parent, perhaps a slow init, has waited for it.
-        return process.status() == psutil.STATUS_ZOMBIE or f"{process.create_time():.2f}" != parts[3]
-    except (psutil.NoSuchProcess, ValueError):
+        return not process_lives(int(parts[2]), float(parts[3]))
+    except ValueError:
         return True
