@@ -66,6 +66,7 @@ class Driver:
 
     def train(self) -> None:
         """Evaluate, train until the steps or the seconds are used up, evaluate again, export."""
+        self.display.say(f"training on {self.rollouts.info['data']}")
         self.resume()
         self.evaluate("before")
         call = None if self.finished() else self.sample()
@@ -238,12 +239,10 @@ class Driver:
         file = self.run.evaluation(label)
         if not self.config.eval_prompt_data or file.exists():
             return
-        tasks, attempts = choose(
-            load_tasks(
-                self.config.eval_prompt_data, only_certified=self.config.only_certified, with_scripts=True
-            ).tasks,
-            self.config,
-        )
+        loaded = load_tasks(self.config.eval_prompt_data, only_certified=self.config.only_certified, with_scripts=True)
+        if loaded.left_out or loaded.rejected:
+            self.display.say(f"held-out tasks: {loaded.summary()}")
+        tasks, attempts = choose(loaded.tasks, self.config)
         started = time.monotonic()
         result = self._evaluate(label, tasks, attempts, self.config.eval_temperature)
         if self.config.eval_greedy:

@@ -33,13 +33,14 @@ class RolloutManager:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._data = ""  # what was read and what was left out, as one line
         self._starting: asyncio.Task[Rollouts] | None = None
         self._running: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> dict[str, Any]:
         """Read the tasks, connect to the engines, choose the sandboxes; errors of settings and data come from here."""
         rollouts = await self._rollouts()
-        return {"sandbox": rollouts.runtime.provider.name, "tasks": len(rollouts.source)}
+        return {"sandbox": rollouts.runtime.provider.name, "tasks": len(rollouts.source), "data": self._data}
 
     async def rollout(self, step: int) -> RolloutBatch:
         """One step's groups; see `Rollouts.rollout`."""
@@ -130,4 +131,6 @@ class RolloutManager:
         loaded = await asyncio.to_thread(
             load_tasks, path, only_certified=self._config.only_certified, with_scripts=True
         )
+        if what == "training":
+            self._data = loaded.summary()
         return loaded.tasks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -33,7 +34,8 @@ def config(engine_server, checkpoint, task, tmp_path):  # noqa: F811
         one = copy.deepcopy(task)
         one.instance_id, one.metadata = f"demo__clamp-{number}", {"level": number}
         tasks.append(one)
-    write_tasks(tmp_path / "train.jsonl", tasks)
+    unknown = dataclasses.replace(task, instance_id="demo__clamp-9", certified=None)
+    write_tasks(tmp_path / "train.jsonl", [*tasks, unknown])
     write_tasks(tmp_path / "eval.jsonl", tasks[:2])
     return local_config(
         tmp_path,
@@ -54,7 +56,8 @@ def config(engine_server, checkpoint, task, tmp_path):  # noqa: F811
 @pytest.mark.ray
 async def test_steps_evaluations_and_positions(cluster, config):
     manager = RolloutManager.remote(config)
-    assert await manager.start.remote() == {"sandbox": config.sandbox, "tasks": 3}
+    said = "3 tasks; 1 left out (1 not certified)"
+    assert await manager.start.remote() == {"sandbox": config.sandbox, "tasks": 3, "data": said}
     batch = await manager.rollout.remote(0)
     assert len(batch.samples) == batch.counts["segments"] >= 2 and batch.metrics["sampled_fraction"] == 1.0
     progress = await manager.progress.remote()
