@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,23 @@ def test_without_a_token_it_binds_to_loopback_only(monkeypatch, capsys) -> None:
     assert "SWE_SERVER_TOKEN" in capsys.readouterr().err
     assert main(["pool-server", "--token-file", "/no/such/file"]) == 2
     assert main(["pool-server", "--capacity", "0"]) == 2
+
+
+@pytest.mark.parametrize("server", ["pool-server", "exec-server"])
+def test_a_port_that_is_taken_is_said(server: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    monkeypatch.delenv("SWE_EXEC_SERVER_URLS", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main([server, "--port", port, "--database", str(tmp_path / "db")]) == 2
+    said = capsys.readouterr().err
+    assert f"--port {port}" in said and "address already in use" in said
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("SWE_MAX_CONTAINERS_PER_NODE", "many"), ("SWE_ENV_SERVER_PORT", "-1")]
+)
+def test_a_wrong_variable_is_named(variable: str, value: str, monkeypatch, capsys) -> None:
+    monkeypatch.setenv(variable, value)
+    assert main(["pool-server"]) == 2
+    assert f"{variable}" in capsys.readouterr().err
