@@ -237,8 +237,13 @@ static int kill_members(pid_t session) {
 static void end_session(pid_t session) {
     long long until = milliseconds() + REAP_MS;
     kill(-session, SIGKILL);
-    for (int tries = 0; !alone() && kill_members(session); tries++)
-        if (tries == 50) kill(-1, SIGKILL);
+    for (int tries = 0; !alone() && kill_members(session); tries++) { /* until no member was forked meanwhile */
+        if (tries == 50) {
+            kill(-1, SIGKILL);
+            break;
+        }
+        nap(tries < 5 ? 0 : 1);
+    }
     while (child && milliseconds() < until) {
         struct pollfd wait = {changes, POLLIN, 0};
         poll(&wait, 1, 100);
@@ -322,7 +327,8 @@ static int copy_command(size_t count) {
 static void answer(const char *id, int code, int expired, long long took, unsigned long long total) {
     size_t kept = tail.count < tail.most ? tail.count : tail.most, at = tail.count > tail.most ? tail.count % tail.most : 0;
     char line[256];
-    int length = snprintf(line, sizeof line, "done %s %d %d %lld %llu %zu %llu\n", id, code, expired, took, head.count, kept, total);
+    int length = snprintf(
+        line, sizeof line, "done %s %d %d %lld %llu %zu %llu\n", id, code, expired, took, head.count, kept, total);
     if (head.count < sizeof in - sizeof line && !kept) { /* the usual case in one write; `in` is read anew after this */
         static char whole[sizeof in];
         memcpy(whole, line, length);
@@ -357,8 +363,9 @@ static void run(const char *header) {
     int output[2], command, code = 126, expired = 0;
     pid_t session;
     ssize_t got;
-    if (sscanf(header, "run %63s %lld %zu %zu %zu %zu", id, &timeout, &keep_first, &keep_last, &preamble_size, &command_size) != 6)
-        return;
+    int words = sscanf(
+        header, "run %63s %lld %zu %zu %zu %zu", id, &timeout, &keep_first, &keep_last, &preamble_size, &command_size);
+    if (words != 6) return;
     if (preamble_size > (16u << 20) || !(preamble = malloc(preamble_size + 1))) return;
     take(preamble, preamble_size), preamble[preamble_size] = 0;
     command = copy_command(command_size);
@@ -371,9 +378,9 @@ static void run(const char *header) {
     empty(&head, keep_first ? keep_first : 1), empty(&tail, keep_last ? keep_last : 1);
     if (outdated()) take_login(), started = milliseconds();
     if (pipe2(output, O_CLOEXEC) == 0) {
-        char *words[] = {bash, "--norc", "--noprofile", "-c", runner, "bash", preamble, NULL};
+        char *shell[] = {bash, "--norc", "--noprofile", "-c", runner, "bash", preamble, NULL};
         fcntl(output[0], F_SETFL, O_NONBLOCK);
-        if (!start(words, child_env, output[1], command, -1)) {
+        if (!start(shell, child_env, output[1], command, -1)) {
             session = child, child_status = 0;
             close(output[1]), output[1] = -1;
             expired = !watch(output[0], started + timeout, &total);
