@@ -34,8 +34,8 @@ def test_command_prints_exactly_the_script(cases: Path, capfdbinary: pytest.Capt
 
 
 @pytest.mark.slow
-def test_the_light_import_makes_what_the_whole_package_makes(cases: Path) -> None:
-    """All 80 rows, other repositories than django among them, against an ordinary `import swebench`."""
+def test_the_light_import_makes_what_the_whole_package_makes(cases: Path, tmp_path: Path) -> None:
+    """All 80 rows, and one for every version of every repository that the package knows, against an ordinary import."""
     pytest.importorskip("datasets")
     code = """
 import json, sys
@@ -47,13 +47,20 @@ for line in open(sys.argv[1]):
     row = json.loads(line)
     print(json.dumps([row["instance_id"], make_test_spec(row).eval_script]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(cases / "swebench_lite_80.jsonl")], capture_output=True, text=True, check=True
-    )
+    rows = [json.loads(line) for line in (cases / "swebench_lite_80.jsonl").read_text("utf-8").splitlines()]
+    assert len({row["repo"] for row in rows}) == 6
+    for repo, versions in swebench_library().specs.items():
+        for number, version in enumerate(name for name, spec in versions.items() if "test_cmd" in spec):
+            ids = {"instance_id": f"{repo.replace('/', '__')}-{number}", "repo": repo, "version": version}
+            made = {"FAIL_TO_PASS": ["a"], "PASS_TO_PASS": ["b"], "base_commit": "a" * 40, "problem_statement": "s"}
+            rows.append({**rows[number % 80], **made, **ids})
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     expected = dict(json.loads(line) for line in done.stdout.splitlines())
-    tasks = load_tasks(cases / "swebench_lite_80.jsonl").tasks
-    assert len({task.repo for task in tasks}) == 6
-    assert {task.instance_id: eval_script_for(task) for task in tasks} == expected
+    loaded = load_tasks(path)
+    assert len(loaded.tasks) == len(expected) > 700 and not loaded.rejected
+    assert {task.instance_id: eval_script_for(task) for task in loaded.tasks} == expected
 
 
 def test_the_library_leaves_nothing_heavy_behind() -> None:

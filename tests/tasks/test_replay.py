@@ -97,7 +97,6 @@ def test_the_first_difference_is_reported(recorded: tuple[Path, Path], capsys: p
     assert "first difference at step 2" in out and "other.py" in out and "3 of 6 commands run" in out
 
 
-@pytest.mark.slow
 def test_another_patch_is_a_difference(recorded: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(recorded[0].read_text())
     document["info"]["submission"] = FIX.replace("a + b", "b + a")
