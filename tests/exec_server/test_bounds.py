@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from swe_rl.errors import ConfigError, UsageError
-from swe_rl.sandbox.container.errors import CommandInterrupted, ContainerGone
+from swe_rl.sandbox.container.errors import CommandInterrupted, ContainerGone, ImageMissing
 from swe_rl.sandbox.container.image_names import auth_header, candidates, load_credentials, normalized, registry_of
 from swe_rl.sandbox.container.limits import Limits, host_config
+from swe_rl.sandbox.container.pull import failure
 from swe_rl.sandbox.container.supervisor import Outcome
 from swe_rl.sandbox.exec_server import answers as answers_module
 from swe_rl.sandbox.exec_server import main
@@ -47,6 +48,20 @@ def test_output_is_whole_or_says_its_cut(total: int) -> None:
         assert f"about {total - 10} bytes" in result.output
     else:
         assert result.output == data.decode()
+
+
+@pytest.mark.parametrize(
+    ("message", "hopeless"),
+    [
+        ("manifest for r/x:1 not found: manifest unknown", True),
+        ('Get "https://r/v2/": http: server gave HTTP response to HTTPS client', True),
+        ("toomanyrequests: You have reached your pull rate limit", False),
+        ("dial tcp 127.0.0.1:1: connect: connection refused", False),
+        ("unauthorized: request timeout", False),
+    ],
+)
+def test_pull_failures_that_no_retry_can_mend(message: str, hopeless: bool) -> None:
+    assert isinstance(failure("r/x:1", message), ImageMissing) == hopeless
 
 
 def test_image_names() -> None:

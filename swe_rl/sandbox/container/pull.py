@@ -29,6 +29,7 @@ HOPELESS = (
     "denied",
     "invalid reference",
     "no matching manifest",
+    "server gave http response to https client",  # a registry without TLS that the engine may not use
 )
 UNREACHABLE = ("no such host", "connection refused", "no route to host", "network is unreachable")
 UNREACHABLE_SECONDS = 60.0  # that a registry may be away before its pull fails: a restart, not a misspelt name
