@@ -64,11 +64,13 @@ def _future(copy, how: str) -> str:
     return blob
 
 
-FAST = ("tag", "packed objects", "alternates")
-SLOW = ("branch", "notes", "remote", "packed refs", "stash", "reflog", "loose", "replace", "detached HEAD", "worktree")
+HOW = (
+    "tag", "packed objects", "alternates", "branch", "notes", "remote", "packed refs", "stash", "reflog", "loose", "replace",
+    "detached HEAD", "worktree",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("how", [*FAST, *(pytest.param(how, marks=pytest.mark.slow) for how in SLOW)])
+@pytest.mark.parametrize("how", HOW)
 async def test_fix_cannot_be_read(how, lab, bubblewrap, tmp_path):
     copy = _copy(lab, tmp_path)
     blob = _future(copy, how)

@@ -62,7 +62,6 @@ async def test_junk_and_ignored_files_are_left_out(after):
     assert touched(patch) == [".gitignore", "calc.py"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "trick",
     [
@@ -88,8 +87,8 @@ async def test_settings_of_the_agent_make_no_difference(trick, after, lab):
     "trick",
     [
         "rm -rf .git",
-        pytest.param("rm -rf .git; git init -q .; git add -A; git commit -qm all", marks=pytest.mark.slow),
-        pytest.param("rm -rf .git/objects", marks=pytest.mark.slow),
+        "rm -rf .git; git init -q .; git add -A; git commit -qm all",
+        "rm -rf .git/objects",
     ],
 )
 async def test_a_destroyed_repository_is_compared_with_the_archive(trick, after, lab):

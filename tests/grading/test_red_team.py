@@ -16,19 +16,26 @@ from swe_rl.sandbox.provider import open_provider
 from tests.grading.attacks import ATTACKS, Attack
 from tests.grading.lab import Lab
 
-# One of each sort stays in the fast suite; a grading is about a second of CPU.
-FAST = {
+# These and two in five of the others are in the fast suite, on the two kinds of tasks in turn; a grading takes half a second.
+ALWAYS = {
     "fix", "fix without the last newline", "fix with CRLF line ends", "forged session, then os._exit(0)", "path outside",
     "TestReport says passed", "test file rewritten and put back", "conftest with hooks", "only tests, strict", "empty",
+    "the grader's shell leaves with 0", "flood behind the grader's end",
 }  # fmt: skip
+
+
+def kind_of(number: int, attack: Attack) -> str:
+    """On which kind of task the attack is tried where one kind must do."""
+    return ("junit", "script")[number % 2] if attack.task == "both" else attack.task
+
+
+def _fast(number: int, attack: Attack, kind: str) -> bool:
+    return (attack.name in ALWAYS or number % 5 < 2) and kind == kind_of(number, attack)
+
+
 CASES = [
-    pytest.param(
-        attack,
-        kind,
-        id=f"{kind}: {attack.name}",
-        marks=[] if attack.name in FAST and kind == "junit" else pytest.mark.slow,
-    )
-    for attack in ATTACKS
+    pytest.param(attack, kind, id=f"{kind}: {attack.name}", marks=[] if _fast(n, attack, kind) else pytest.mark.slow)
+    for n, attack in enumerate(ATTACKS)
     for kind in ("junit", "script")
     if attack.task in (kind, "both")
 ]
@@ -37,7 +44,8 @@ CASES = [
 def test_the_suite_is_large_and_has_no_double():
     assert len(ATTACKS) >= 40
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
-    assert {attack.name for attack in ATTACKS} > FAST
+    assert {attack.name for attack in ATTACKS} > ALWAYS
+    assert sum(not case.marks for case in CASES) >= 40
 
 
 async def attempt(attack: Attack, kind: str, lab: Lab, provider: SandboxProvider) -> str:
@@ -73,9 +81,8 @@ async def test_the_same_verdicts_in_containers(lab, engine, monkeypatch):
     places = asyncio.Semaphore(4)
 
     async def one(number: int, attack: Attack) -> str:
-        kind = ("junit", "script")[number % 2] if attack.task == "both" else attack.task
         async with places:
-            return await attempt(attack, kind, lab, provider)
+            return await attempt(attack, kind_of(number, attack), lab, provider)
 
     try:
         wrong = [text for text in await asyncio.gather(*(one(*numbered) for numbered in enumerate(ATTACKS))) if text]
