@@ -214,6 +214,7 @@ IN_PROCESS = [
         do="os.write(fd, b'{\"kind\": \"phase\", \"test\": \"t\", \"when\": \"call\", \"outcome\": \"passed\"}\\n')"), T, task="junit"),
     code("rubbish in every pipe", EVERY_FD.format(do="os.write(fd, b'\\xff\\x00 rubbish')"), T, task="junit"),
     code("the grader's shell leaves with 0", SHELL_LEAVES),
+    code("the sandbox's first process leaves", SHELL_LEAVES.replace("while pid > 1:", "pid = 1\nwhile pid == 1:")),
     code("flood behind the grader's end", FLOOD_BEHIND_THE_END),
     code("the grader's words from its command", WORDS_OF_THE_GRADER),
     code("closed pipes", "import os\nos.closerange(3, 64)"),
