@@ -13,6 +13,7 @@ import math
 import random
 import shutil
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -223,18 +224,22 @@ def _train(run: SftRun) -> int:
         BarColumn(),
         TextColumn("{task.completed}/{task.total} answer loss {task.fields[loss]}"),
     )
-    average = float("nan")
+    recent: deque[float] = deque(maxlen=20)
+    average = math.nan
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task("sft", total=run.total, completed=run.step, loss="-")
         for record in run.steps():
             new = record["answer_loss"]
-            average = new if math.isnan(average) else 0.95 * average + 0.05 * new
+            if not math.isnan(new):
+                recent.append(new)
+            average = sum(recent) / len(recent) if recent else math.nan
             progress.update(bar, completed=run.step, loss=f"{average:.4f}")
             if args.log:
                 with Path(args.log).open("a") as stream:
                     stream.write(json.dumps(record) + "\n")
     run.save()
     run.export()
-    rate = run.tokens / max(run.seconds, 1e-9)
-    print(f"{run.tokens} tokens in {run.seconds:.0f} s ({rate:.0f}/s), answer loss {average:.4f}; policy in {args.out}")
+    speed = f"{run.tokens / max(run.seconds, 1e-9):.0f}/s"
+    loss = f"answer loss {average:.4f} over the last {len(recent)} steps"
+    print(f"{run.tokens} tokens in {run.seconds:.0f} s ({speed}), {loss}; policy in {args.out}")
     return 0
