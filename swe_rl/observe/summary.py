@@ -156,24 +156,27 @@ def _rounded(seconds: dict[str, float]) -> dict[str, float]:
     return {stage: round(value, 3) for stage, value in seconds.items()}
 
 
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+
+
 def _stages(seconds: dict[str, float]) -> str:
-    ordered = sorted(seconds.items(), key=lambda item: -item[1])
-    return ", ".join(f"{stage} {value:.0f} s" if value >= 10 else f"{stage} {value:.1f} s" for stage, value in ordered)
+    """The longest first."""
+    return ", ".join(f"{stage} {_seconds(s)}" for stage, s in sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def _attempt_stages(summary: dict[str, Any]) -> str:
     """Where attempts spent their time, how many ran at once, and how much of the grading went on beside sampling."""
-    by_stage = summary["attempt_seconds_by_stage"]
-    text = _stages(by_stage)
-    whole = sum(seconds for stage, seconds in by_stage.items() if stage not in PARTS_OF_AGENT)
-    busy = summary["busy_seconds_by_stage"]
-    wall = busy.get("rollout", 0.0)
-    if whole and wall:
-        text += f"; {whole:.0f} s in {wall:.0f} s of wall clock"
+    by_stage, busy = summary["attempt_seconds_by_stage"], summary["busy_seconds_by_stage"]
+    stages = {stage: seconds for stage, seconds in by_stage.items() if stage not in PARTS_OF_AGENT}
+    text = _stages(stages)
+    if parts := {stage: by_stage[stage] for stage in PARTS_OF_AGENT if stage in by_stage}:
+        text += f" (of agent: {_stages(parts)})"
+    if wall := busy.get("rollout"):
+        text += f"; together {_seconds(sum(stages.values()))} in {_seconds(wall)} of rollouts"
     if busy.get("grade"):
-        text += (
-            f"; grading {busy['grade']:.1f} s, {busy.get('agent and grade', 0.0):.1f} s of it while others were sampled"
-        )
+        both = _seconds(busy.get("agent and grade", 0.0))
+        text += f"; something was graded for {_seconds(busy['grade'])}, {both} of it while others were sampled"
     return text
 
 

@@ -21,8 +21,8 @@ COUNTS = {
     "verdict_cache_hits": 2,
     "verdicts": {"resolved": 3, "no_patch": 5},
     "forks": {"context_dropped": 1},
-    "seconds_by_stage": {"agent": 1.5},
-    "busy_seconds": {"agent": 0.5, "grade": 0.4, "agent and grade": 0.3},
+    "seconds_by_stage": {"agent": 1.5, "model": 1.0, "command": 0.5, "grade": 0.5},
+    "busy_seconds": {"agent": 0.5, "grade": 0.4, "agent and grade": 0.3, "rollout": 0.7},
 }
 
 
@@ -35,8 +35,8 @@ def test_a_checkpoint_gives_the_same_totals_back() -> None:
     assert restored == totals
     restored.add(COUNTS)
     assert restored.attempts == 16 and restored.verdicts == {"resolved": 6, "no_patch": 10}
-    assert restored.forks == {"context_dropped": 2} and restored.attempt_seconds_by_stage == {"agent": 3.0}
-    assert restored.busy_seconds == {"agent": 1.0, "grade": 0.8, "agent and grade": 0.6}
+    assert restored.forks == {"context_dropped": 2} and restored.attempt_seconds_by_stage["agent"] == 3.0
+    assert restored.busy_seconds == {"agent": 1.0, "grade": 0.8, "agent and grade": 0.6, "rollout": 1.4}
 
 
 def test_a_token_that_was_not_sampled_shows_in_the_audit() -> None:
@@ -59,10 +59,11 @@ def test_the_screen_says_what_the_file_says(tmp_path: Path) -> None:
     }
     summary = build_summary(config, RunFolder.open(config), totals, {"before": rate, "after": rate})
     out = io.StringIO()
-    print_summary(summary, Console(file=out, width=200))
-    busy = "grading 0.4 s, 0.3 s of it while others were sampled"
+    print_summary(summary, Console(file=out, width=400))
+    busy = "together 2.0 s in 0.7 s of rollouts; something was graded for 0.4 s, 0.3 s of it while others were sampled"
     for text in (
         busy,
+        "(of agent: model 1.0 s, command 0.5 s)",
         "step 9 (entropy) to 5",
         "25.0% [20.0, 30.0] (n=400)",
         "L1",
