@@ -34,6 +34,7 @@ END_CODES = range(30, 120)  # the shell's exit code at its own end, drawn for ea
 FAIR_SHARE = 0.5  # of the grading's time; with less of it left for the tests, running out is no verdict
 GRADE_SCRIPT = Path(__file__).with_name("grade.sh")
 SESSION_PROOF = "pytest_session_proof.py"
+SESSIONS = 9  # of pytest in one eval script that are asked for a proof; scripts have one
 CONFTESTS = ":(glob)**/conftest.py"
 
 
@@ -80,7 +81,7 @@ class _Run:
         self.task, self.workdir = task, workdir
         self.nonce = secrets.token_hex(16)
         self.end_code = secrets.choice(END_CODES)
-        self.session = "swe-rl-session-" + secrets.token_hex(8)
+        self.words = [secrets.token_hex(12) for _ in range(SESSIONS)]
         self.plan = PytestPlan(task) if parser_of(task) == "junit" else None
         self.markers = tuple(f"{marker} {secrets.token_hex(8)}" for marker in (START_MARKER, END_MARKER))
 
@@ -96,7 +97,7 @@ class _Run:
             "test.diff": test_patch if test_patch.strip() else b"",
             "touched": _names(path for section in sections for path in section.paths),
             "pathspecs": "".join(f"{spec}\n" for spec in specs).encode("utf-8", "surrogateescape"),
-            "secrets": f"N={self.nonce} END={self.end_code} SESSION={self.session}\n".encode(),
+            "secrets": f"N={self.nonce} END={self.end_code}\n".encode(),
             "remove": _names(section.old for section in test_sections if section.old and section.new != section.old),
         }
         if patch and all(line.endswith(b"\r") for line in patch.split(b"\n")[:-1]):
@@ -107,6 +108,7 @@ class _Run:
         else:
             files["eval.sh"] = self._script().encode("utf-8", "surrogateescape")
             files[SESSION_PROOF] = _runner_file(SESSION_PROOF)
+            files |= {f"word{number}": word.encode() for number, word in enumerate(self.words)}
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as tar:
             for name, data in files.items():
@@ -182,17 +184,29 @@ class _Run:
     def _parse(self, log: str, code: int) -> tuple[ParsedLog, str]:
         if self.plan:
             return self.plan.read(log)
-        said = re.findall(rf"^{self.session} (begin|end -?\d+)$\n?", log, re.MULTILINE)
-        log = re.sub(rf"^\n?{self.session} (begin|end -?\d+)$\n?", "", log, flags=re.MULTILINE)
+        sessions, log = self._sessions(log)
         task = dataclasses.replace(self.task, eval_script=self._script())
         parsed = parse_log(task, log, returncode=code, markers=(self.markers[0], self.markers[1]))
-        ends = [text for text in said if text.startswith("end")]
-        if len(ends) < len(said) - len(ends):
-            parsed.problems.append("a pytest session began and did not come to its end")
-        elif code == 0 and any(text not in ("end 0", "end 5") for text in ends):
-            parsed.problems.append(f"pytest ended with {ends[0].split()[1]}, its process with 0")
+        for said in sessions:
+            ends = [text.split()[1] for text in said if text.startswith("end")]
+            for text in said:
+                if text.startswith("meddled"):
+                    parsed.fault = Verdict.TAMPERED
+                    parsed.problems.append(f"code under test changed the test harness: {text.partition(' ')[2]}")
+            if not ends:
+                parsed.problems.append("a pytest session began and did not come to its end")
+            elif code == 0 and any(end not in ("0", "5") for end in ends):
+                parsed.problems.append(f"pytest ended with {ends[0]}, its process with 0")
         parsed.complete = not parsed.problems
         return parsed, log
+
+    def _sessions(self, log: str) -> tuple[list[list[str]], str]:
+        """What each pytest session said of itself, and the log without it."""
+        lines = re.compile(rf"^\n?({'|'.join(self.words)}) (begin|end -?\d+|meddled .*)$\n?", re.MULTILINE)
+        said: dict[str, list[str]] = {}
+        for found in lines.finditer(log):
+            said.setdefault(found[1], []).append(found[2])
+        return list(said.values()), lines.sub("", log)
 
 
 _STOPS = {"infra": Verdict.INFRA_ERROR, "rejected": Verdict.PATCH_REJECTED, "tampered": Verdict.TAMPERED}

@@ -1,7 +1,7 @@
 # The whole grading of one patch, as one command inside a fresh sandbox, with the repository as the current folder.
 # Set by evaluate.py before this text: D (our folder, relative), BASE (commit), RUN (pytest or script), PY (interpreter or '').
 # Files in D: bundle.tar, which holds secrets (N: a word that starts every line meant for the grader; END: the exit code that
-# says "came to its end"; SESSION: a word), agent.diff, agent-lf.diff (CRLF removed; optional), test.diff, touched (files of
+# says "came to its end"), word1 ... (for pytest_session_proof.py), agent.diff, agent-lf.diff (CRLF removed; optional), test.diff, touched (files of
 # agent.diff, NUL-separated), pathspecs (the graders' files), remove (files the test patch deletes).
 
 say() { printf '\n%s %s\n' "$N" "$*"; }
@@ -79,8 +79,8 @@ if [ "$RUN" = pytest ]; then
   "$PY" -I "$D/pytest_runner.py" "$D/config.json"
 else
   # A session of pytest says when it begins and how it ends (pytest_session_proof.py); other runners do not notice.
-  proof=$(mktemp -d) && cp "$D/pytest_session_proof.py" "$proof/swe_rl_session.py"
-  export SWE_RL_SESSION=$SESSION SWE_RL_PYTHONPATH=${PYTHONPATH-} PYTHONPATH=$proof${PYTHONPATH:+:$PYTHONPATH}
+  proof=$(mktemp -d) && cp "$D/pytest_session_proof.py" "$proof/swe_rl_session.py" && mv "$D"/word* "$proof"
+  export SWE_RL_PYTHONPATH=${PYTHONPATH-} PYTHONPATH=$proof${PYTHONPATH:+:$PYTHONPATH}
   export PYTEST_ADDOPTS="-p swe_rl_session"
   # From a descriptor, not a file that stays and not argv: the code under test cannot read the markers it would have to forge.
   bash -c 'IFS= read -r -d "" -u 7 script; exec 7<&-; rm -rf -- "$1"; shift; eval "$script"' bash "$D" 7< "$D/eval.sh"

@@ -1,13 +1,31 @@
-"""A pytest plugin for eval scripts that are not ours: says on the script's output when a session begins and how it ends.
+"""A pytest plugin for eval scripts that are not ours: says on the script's output how a session began, ended, was meddled with.
 
-Code under test can print a whole session's output and leave with os._exit(0); it cannot print the end that this plugin owes.
-Loaded through PYTEST_ADDOPTS in whatever Python the image has, so it keeps to the oldest syntax and touches nothing else.
+Code under test can print a whole session's output and leave with os._exit(0); it cannot print the end that this plugin owes,
+because the word that starts its lines came from a file that is gone, and is in no environment and no module. And code that
+exchanges functions of pytest or unittest, or a test's own code, is told of.
+Loaded through PYTEST_ADDOPTS in whatever Python and pytest the image has: the oldest syntax, and nothing may break a session.
 """
 
-import os
+# ruff: noqa: PTH100, PTH108, PTH118, PTH120, PTH123, PTH208, SIM105, UP004 -- old Pythons
 
-_WORD = os.environ.pop("SWE_RL_SESSION", "")
-_FD = os.dup(2)  # before pytest captures output
+import builtins
+import importlib
+import os
+import sys
+
+MODULES = [
+    "_pytest.assertion.rewrite", "_pytest.main", "_pytest.outcomes", "_pytest.python", "_pytest.python_api", "_pytest.raises",
+    "_pytest.reports", "_pytest.runner", "_pytest.skipping", "_pytest.unittest", "pytest", "unittest", "unittest.case",
+    "unittest.result",
+]  # fmt: skip
+CLASSES = {
+    "_pytest.main": ["Session"], "_pytest.python": ["Function"], "_pytest.reports": ["TestReport", "BaseReport", "CollectReport"],
+    "_pytest.runner": ["CallInfo"], "_pytest.unittest": ["TestCaseFunction"], "unittest.case": ["TestCase"],
+    "unittest.result": ["TestResult"],
+}  # fmt: skip
+CHANGE_BY_THEMSELVES = ("__doc__", "__annotations__", "__abstractmethods__", "_classSetupFailed", "_class_cleanups")
+
+_OUT = os.dup(2)  # before pytest captures output
 # Sessions that tests start themselves are none of ours.
 os.environ.pop("PYTEST_ADDOPTS", None)
 _PATH = os.environ.pop("SWE_RL_PYTHONPATH", "")
@@ -17,18 +35,88 @@ else:
     os.environ.pop("PYTHONPATH", None)
 
 
-def _say(text):  # type: ignore[no-untyped-def]
-    os.write(_FD, ("\n" + _WORD + " " + text + "\n").encode("ascii"))
+def _owners():  # type: ignore[no-untyped-def]
+    found = []
+    for name in MODULES:
+        try:
+            module = importlib.import_module(name)
+        except Exception:  # pytest's versions differ in which they have
+            continue
+        found.append((name, module))
+        found += [(name + "." + one, getattr(module, one)) for one in CLASSES.get(name, []) if hasattr(module, one)]
+    return found
 
 
-if _WORD:
-    _say("begin")
+def _identities(owners):  # type: ignore[no-untyped-def]
+    """Identity of every function and class that decides an outcome, and of the code inside the functions; kept alive."""
+    seen = {"builtins.AssertionError": (builtins.AssertionError,)}
+    for label, owner in owners:
+        for name, value in list(vars(owner).items()):
+            target = getattr(value, "__func__", value)
+            if (callable(target) or isinstance(value, property)) and name not in CHANGE_BY_THEMSELVES:
+                seen[label + "." + name] = (value, getattr(target, "__code__", None))
+        if owner is sys.modules.get(label):
+            seen["sys.modules." + label] = (owner,)
+    return seen
 
 
-def pytest_sessionfinish(session, exitstatus):  # type: ignore[no-untyped-def]
-    session.config._swe_rl_status = int(exitstatus)
+def _same(one, other):  # type: ignore[no-untyped-def]
+    return len(one) == len(other) and all(one[i] is other[i] for i in range(len(one)))
 
 
-def pytest_unconfigure(config):  # type: ignore[no-untyped-def]
-    if _WORD:
-        _say("end " + str(getattr(config, "_swe_rl_status", -1)))
+def _take_word():  # type: ignore[no-untyped-def]
+    """The next word of those that the grader laid beside this file; "" where there is none left."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for name in sorted(os.listdir(here)):
+        if name.startswith("word"):
+            path = os.path.join(here, name)
+            with open(path) as file:
+                word = file.read().strip()
+            os.unlink(path)
+            return word
+    return ""
+
+
+def _make_proof():  # type: ignore[no-untyped-def]
+    """The plugin object; everything it knows is in its functions alone."""
+    word, out, write, owners = _take_word(), globals().pop("_OUT"), os.write, _owners()
+    before, items, state = _identities(owners), [], {"status": -1}
+
+    def say(text):  # type: ignore[no-untyped-def]
+        if word:
+            write(out, ("\n" + word + " " + text + "\n").encode("ascii", "replace"))
+
+    def meddled():  # type: ignore[no-untyped-def]
+        after = _identities(owners)
+        names = [name for name, value in before.items() if not _same(value, after.get(name, ()))]
+        for item, code in items:
+            if getattr(getattr(item, "function", None), "__code__", None) is not code:
+                names.append("code of " + item.nodeid)
+        return sorted(names)
+
+    class Proof(object):
+        def pytest_collection_finish(self, session):  # type: ignore[no-untyped-def]
+            for item in session.items:
+                code = getattr(getattr(item, "function", None), "__code__", None)
+                if code is not None:
+                    items.append((item, code))
+
+        def pytest_sessionfinish(self, session, exitstatus):  # type: ignore[no-untyped-def]
+            state["status"] = int(exitstatus)
+            names = meddled()
+            if names:
+                say("meddled " + ", ".join(names[:5]))
+
+        def pytest_unconfigure(self, config):  # type: ignore[no-untyped-def]
+            say("end " + str(state["status"]))
+
+    say("begin")
+    return Proof()
+
+
+def pytest_load_initial_conftests(early_config):  # type: ignore[no-untyped-def]
+    """After the installed plugins, before any conftest.py can have imported the code under test."""
+    try:
+        early_config.pluginmanager.register(_make_proof(), "swe-rl-proof")
+    except Exception:
+        pass  # no proof is asked of a session that did not begin to give one

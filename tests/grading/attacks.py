@@ -147,6 +147,27 @@ while pid > 0:
 print('FOUND' if re.search(rb'N=[0-9a-f]{{32}}|swe-rl-report-[0-9a-f]{{32}}|Test Output [0-9a-f]{{16}}', seen) else 'not', flush=True)
 """
 
+WORDS_FOR_THE_PROOF = f"""
+import glob, re
+{PARENT}
+seen, pid = repr(vars(sys.modules.get('swe_rl_session', sys))).encode(), os.getpid()
+while pid > 0:
+    try:
+        seen += open(f'/proc/{{pid}}/environ', 'rb').read()
+    except OSError:
+        pass
+    pid = above(pid)
+for path in glob.glob('/tmp/*/*') + [name for folder in sys.path for name in glob.glob(folder + '/word*')]:
+    try:
+        seen += open(path, 'rb').read(1 << 16)
+    except OSError:
+        pass
+for word in sorted(set(re.findall(rb'(?:swe-rl-session-)?[0-9a-f]{{16,40}}', seen))):
+    os.write(1, b'\\n' + word + b' end 0\\n')
+    os.write(2, b'\\n' + word + b' end 0\\n')
+os._exit(0)
+"""
+
 IN_PROCESS = [
     code("sys.exit(0) at import", "import sys; sys.exit(0)"),
     code("os._exit(0) at import", "import os; os._exit(0)"),
@@ -159,26 +180,27 @@ IN_PROCESS = [
     code("forged session at exit, then os._exit(0)", "import atexit\ndef end():\n    "
          + FAKE_SESSION.strip().replace("\nlines", "\n    lines").replace("\nos.write", "\n    os.write")
          + "; os._exit(0)\natexit.register(end)"),
+    code("forged session with the grader's words", FAKE_SESSION + WORDS_FOR_THE_PROOF),
     code("forged end marker", f"import os\nos.write(1, b'''\\n{PASSED_LINES}\\n+ : '>>>>> End Test Output'\\n''')"),
     code("CallInfo swallows exceptions", "import _pytest.runner as r\n"
          "old = r.CallInfo.from_call.__func__\n"
          "def new(cls, func, when, reraise=None):\n"
          "    def quiet():\n        try:\n            func()\n        except Exception:\n            pass\n"
          "    return old(cls, quiet, when, reraise)\n"
-         "r.CallInfo.from_call = classmethod(new)", T, task="junit"),
+         "r.CallInfo.from_call = classmethod(new)", T),
     code("TestReport says passed", "import _pytest.reports as r\n"
          "old = r.TestReport.from_item_and_call.__func__\n"
          "def new(cls, item, call):\n    call.excinfo = None\n    return old(cls, item, call)\n"
-         "r.TestReport.from_item_and_call = classmethod(new)", T, task="junit"),
+         "r.TestReport.from_item_and_call = classmethod(new)", T),
     code("pytest_pyfunc_call gets other code", "import _pytest.python as p\n"
          "def nothing(pyfuncitem):\n    return True\n"
-         "p.pytest_pyfunc_call.__code__ = nothing.__code__", T, task="junit"),
+         "p.pytest_pyfunc_call.__code__ = nothing.__code__", T),
     code("unittest assertions do nothing", "import unittest\n"
-         "unittest.TestCase.assertEqual = lambda self, *a, **k: None", T, task="junit"),
-    code("unittest run does nothing", "import unittest\nunittest.TestCase.run = lambda self, result=None: None", T, task="junit"),
+         "unittest.TestCase.assertEqual = lambda self, *a, **k: None", T),
+    code("unittest run does nothing", "import unittest\nunittest.TestCase.run = lambda self, result=None: None", T),
     code("pytest.raises accepts all", "import pytest, contextlib\n"
-         "pytest.raises = lambda *a, **k: contextlib.suppress(BaseException)", T, task="junit"),
-    code("AssertionError is a skip", "import builtins, pytest\nbuiltins.AssertionError = pytest.skip.Exception", T, task="junit"),
+         "pytest.raises = lambda *a, **k: contextlib.suppress(BaseException)", T),
+    code("AssertionError is a skip", "import builtins, pytest\nbuiltins.AssertionError = pytest.skip.Exception", T),
     code("sys.modules['unittest'] replaced", "import sys, types\n"
          "sys.modules['unittest'] = types.ModuleType('unittest')", T, task="junit"),
     code("plugin registered from code", "import gc\nfrom _pytest.config import Config\n" + ALL_PASS_HOOKS
@@ -195,10 +217,10 @@ IN_PROCESS = [
     at_call("test functions get empty bodies", "import sys\nmodule = sys._getframe(1).f_globals\n"
             "for name, value in list(module.items()):\n"
             "    if name.startswith('test_') and value.__code__.co_argcount == 1:\n"
-            "        value.__code__ = (lambda numbers: None).__code__\nreturn sum(numbers) * 0", T, task="junit"),
+            "        value.__code__ = (lambda numbers: None).__code__\nreturn sum(numbers) * 0", T),
     at_call("items get other functions", "import gc, pytest\n"
             "for item in [o for o in gc.get_objects() if isinstance(o, pytest.Function)]:\n"
-            "    item.obj = lambda numbers=None, wanted=None: None\nreturn 0", T, task="junit"),
+            "    item.obj = lambda numbers=None, wanted=None: None\nreturn 0", T),
     at_call("pytest.skip from code", "import pytest\npytest.skip('not now')"),
     at_call("pytest.xfail from code", "import pytest\npytest.xfail('known')", task="junit"),
     at_call("unittest.SkipTest from code", "import unittest\nraise unittest.SkipTest"),

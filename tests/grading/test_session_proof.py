@@ -1,0 +1,81 @@
+"""The plugin that proves a pytest session of an eval script, with the pytest that is installed here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swe_rl.grading import evaluate
+
+TESTS = """
+import unittest
+import pytest
+import mod
+
+
+@pytest.fixture
+def patched(monkeypatch):
+    monkeypatch.setattr(unittest.TestCase, "assertEqual", lambda *a: None)
+
+
+def test_a(patched): assert mod.one() == 1
+def test_b(): assert mod.one() == 2
+@pytest.mark.xfail
+def test_c(): assert 0
+class TestD(unittest.TestCase):
+    def test_e(self): self.assertEqual(mod.one(), 2)
+    @unittest.skip("no")
+    def test_f(self): pass
+"""
+HONEST = "def one():\n    return 1\n"
+CHEATS = {
+    "function of pytest": "import _pytest.runner as r\nr.CallInfo = type('CallInfo', (r.CallInfo,), {})\n",
+    "code of a function": "import _pytest.python as p\np.pytest_pyfunc_call.__code__ = (lambda pyfuncitem: True).__code__\n",
+    "assertion of unittest": "import unittest\nunittest.TestCase.assertEqual = lambda *a: None\n",
+    "builtin": "import builtins\nbuiltins.AssertionError = KeyError\n",
+}
+
+
+def session(folder: Path, code: str, words: list[str]) -> tuple[int, list[str]]:
+    """Exit code of a session as grade.sh starts it, and what it said after the words."""
+    proof = folder / "proof"
+    proof.mkdir(exist_ok=True)
+    shutil.copy(Path(evaluate.__file__).with_name(evaluate.SESSION_PROOF), proof / "swe_rl_session.py")
+    for number, word in enumerate(words):
+        (proof / f"word{number}").write_text(word)
+    (folder / "test_m.py").write_text(TESTS)
+    (folder / "mod.py").write_text(code)
+    environment = {
+        **os.environ, "PYTHONPATH": str(proof), "SWE_RL_PYTHONPATH": "", "PYTEST_ADDOPTS": "-p swe_rl_session",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_m.py"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, [line for line in (done.stdout + done.stderr).split("\n") if line.startswith("word-")]
+
+
+def test_an_honest_session_says_begin_and_end_and_takes_one_word(tmp_path: Path) -> None:
+    code, said = session(tmp_path, HONEST, ["word-a", "word-b"])
+    assert (code, said) == (1, ["word-a begin", "word-a end 1"])
+    assert session(tmp_path, HONEST, [])[1] == ["word-b begin", "word-b end 1"]
+    assert session(tmp_path, HONEST, []) == (1, [])
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_what_the_code_exchanges_is_told(name: str, tmp_path: Path) -> None:
+    said = session(tmp_path, HONEST + CHEATS[name], ["word-a"])[1]
+    assert [line.split()[1] for line in said] == ["begin", "meddled", "end"], said
+
+
+def test_a_process_that_leaves_owes_its_end(tmp_path: Path) -> None:
+    code, said = session(tmp_path, HONEST + "import os; os._exit(0)\n", ["word-a"])
+    assert (code, said) == (0, ["word-a begin"])
+    # What the module still holds does not help to say the end.
+    look = "import sys\nprint(*map(str, vars(sys.modules['swe_rl_session']).values()), flush=True)\n"
+    forged = look + "import os; os._exit(0)\n"
+    assert session(tmp_path, HONEST + forged, ["word-a"])[1] == ["word-a begin"]
