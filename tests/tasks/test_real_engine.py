@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,16 +37,22 @@ def image_of(engine: Engine, folder: Path, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def plane(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The flags that lead to the pool: exec server and pool server are processes of their own."""
+def urls(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Of an exec server and of a pool server before it, each a process of its own."""
     folder = tmp_path_factory.mktemp("plane")
     node = exec_server(folder / "node", engine.host, token=TOKEN)
     asyncio.run(node.start())
     pool = pool_server(folder / "pool", [node.url], token=TOKEN, flags=("--close-at-exit",))
     asyncio.run(pool.start())
-    yield ["--sandbox", "pool", "--swe-env-server-url", pool.url, "--swe-eval-timeout", "120"]
+    yield node.url, pool.url
     asyncio.run(pool.stop())
     asyncio.run(node.stop())
+
+
+@pytest.fixture(scope="module")
+def plane(urls: tuple[str, str]) -> list[str]:
+    """The flags that lead to the pool."""
+    return ["--sandbox", "pool", "--swe-env-server-url", urls[1], "--swe-eval-timeout", "120"]
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +153,17 @@ def test_replay(plane: list[str], tasks: dict[str, tuple[Task, str]], tmp_path: 
     (tmp_path / "traj.json").write_text(json.dumps(document))
     done = run(command)
     assert done.returncode == 1 and json.loads(done.stdout)["difference"]["step"] == 1
+
+
+@pytest.mark.parametrize(("patch", "verdict"), [("gold", "resolved"), ("wrong", "unresolved")])
+def test_the_exec_servers_own_grading_makes_the_starting_state(
+    patch: str, verdict: str, urls: tuple[str, str], tasks: dict[str, tuple[Task, str]]
+) -> None:
+    task = tasks["smith"][0]
+    text = task.patch if patch == "gold" else task.patch.replace("+= number", "*= number")
+    body = {"image": task.image, "cwd": task.workdir, "timeout": 120, "patch": text, "eval_script": task.eval_script}
+    body["task"] = {"fail_to_pass": task.fail_to_pass, "pass_to_pass": task.pass_to_pass, "metadata": task.metadata}
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{urls[0]}/container/evaluate", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=150) as answer:
+        assert json.load(answer)["verdict"] == verdict

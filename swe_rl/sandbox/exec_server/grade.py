@@ -15,6 +15,7 @@ from swe_rl.sandbox.container.sandbox import ContainerSandbox
 from swe_rl.sandbox.exec_server.faults import ExecFault
 from swe_rl.sandbox.exec_server.node import Node
 from swe_rl.sandbox.exec_server.requests import CreateBody, DiffBody, EvaluateBody
+from swe_rl.sandbox.starting_state import prepare
 from swe_rl.types import Task
 
 TASK_FIELDS = {field.name: field for field in dataclasses.fields(Task)}
@@ -65,6 +66,8 @@ async def evaluate(node: Node, body: EvaluateBody, key: str) -> dict[str, Any]:
         container = await node.create(request, f"{key}/sandbox" if key else "")
     try:
         sandbox = ContainerSandbox(node.engine, container, task.workdir)
+        if body.image:
+            await prepare(sandbox, task, "grade", timeout=deadline.remaining())
         grade = await evaluate_in_sandbox(task, patch, sandbox, settings, deadline)
     finally:
         if body.image:
