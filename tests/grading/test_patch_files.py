@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from swe_rl.agent.replay_steps import read_trajectory
 from swe_rl.config.grading import GradingSettings
 from swe_rl.grading.patch_files import PatchFormatError, split_patch, unsafe_paths
 from swe_rl.grading.patch_policy import apply_policy, graders_files
-from swe_rl.types import Verdict
+from swe_rl.tasks.load import load_tasks
+from swe_rl.types import Task, Verdict
 from tests.grading.attacks import HONEST, new_file
 from tests.grading.lab import FIXED
 
@@ -118,3 +120,23 @@ def test_files_of_the_gold_patch_are_allowed(lab):
 
 def test_the_graders_files(lab):
     assert graders_files(lab.task) == ["tests/test_calc.py", "tests/test_shout.py"]
+
+
+def test_real_patches_of_agents(cases):
+    """47 patches of real evaluations, 17 submissions of real transcripts: none refused, no byte lost, no file missed."""
+    rows = {task.instance_id: task for task in load_tasks(cases / "swebench_lite_80.jsonl").tasks}
+    patches = [(path.parent.name, path.read_bytes()) for path in sorted(cases.glob("evaluations/*/patch.diff"))]
+    for path in sorted(cases.glob("trajectories/*.traj.json")):
+        patches.append((path.name.removesuffix(".traj.json"), read_trajectory(path).patch.encode()))
+    assert len(patches) == 64
+    for name, patch in patches:
+        task = rows.get(name) or Task(name, "s")
+        sections = split_patch(patch)
+        assert b"".join(section.data for section in sections) == patch
+        named = {line.split(b" b/")[-1].decode() for line in patch.split(b"\n") if line.startswith(b"diff --git ")}
+        assert {section.paths[-1] for section in sections} == named
+        result = apply_policy(task, patch, GradingSettings())
+        assert result.verdict is None, (name, result)
+        assert set(result.files + result.test_files + result.config_files + result.junk_files) >= named
+        if len(result.files) == len(named):
+            assert result.patch == patch
