@@ -1,9 +1,10 @@
 # The whole grading of one patch, as one command inside a fresh sandbox, with the repository as the current folder.
 # Set by evaluate.py before this text: D (our folder, relative), BASE (commit), RUN (pytest or script), PY (interpreter or '').
 # Files in D: bundle.tar, which holds secrets (N: a word that starts every line meant for the grader; END: the exit code that
-# says "came to its end"), word1 ... (for pytest_session_proof.py), agent.diff, agent-lf.diff (CRLF removed; optional), test.diff, touched (files of
-# agent.diff, NUL-separated), pathspecs (the graders' files), remove (files the test patch deletes).
+# says "came to its end"), word1 ... (for pytest_session_proof.py), agent.diff, agent-lf.diff (CRLF removed; optional),
+# test.diff, touched (files of agent.diff, NUL-separated), pathspecs (the graders' files), remove (files that test.diff deletes).
 
+set +aeuC +o pipefail # whatever the image's start-up files say
 say() { printf '\n%s %s\n' "$N" "$*"; }
 stop() { say "$@"; rm -rf -- "$D"; exit "$END"; }
 

@@ -1,6 +1,7 @@
 # Makes git history after the base commit unreachable in the repository of the current folder, and proves it.
 # Set by hardening.py: BASE (commit, or '' for HEAD). Prints one line: "swe-rl-history STATE OBJECTS_REMOVED HEAD".
 
+set +aeuC +o pipefail # whatever the image's start-up files say
 export GIT_NO_REPLACE_OBJECTS=1 GIT_AUTHOR_NAME=base GIT_AUTHOR_EMAIL=base@sandbox GIT_COMMITTER_NAME=base
 export GIT_COMMITTER_EMAIL=base@sandbox GIT_AUTHOR_DATE='2000-01-01T00:00:00Z' GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'
 answer() { echo "swe-rl-history $*"; exit 0; }

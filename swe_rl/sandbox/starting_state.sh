@@ -2,6 +2,7 @@
 # Set by starting_state.py: KIND (bug or r2e), PURPOSE (agent: hidden tests go), ALONE (1: the whole file system is the sandbox's),
 # D (our folder). Files in D: bug.diff, hidden (test files that show the bug, NUL-separated).
 
+set +aeuC +o pipefail # whatever the image's start-up files say
 export GIT_NO_REPLACE_OBJECTS=1 GIT_AUTHOR_NAME=base GIT_AUTHOR_EMAIL=base@sandbox GIT_COMMITTER_NAME=base
 export GIT_COMMITTER_EMAIL=base@sandbox GIT_AUTHOR_DATE='2000-01-01T00:00:00Z' GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'
 answer() { rm -rf -- "$D"; echo "swe-rl-start $*"; exit 0; }

@@ -82,3 +82,16 @@ async def test_what_the_image_changed_is_not_the_agents_work(beyond, lab, bubble
     assert patch == lab.files({"calc.py": FIXED})
     result = await grade(task, patch, swe_strict_no_config_patch=True)
     assert result.verdict is Verdict.RESOLVED
+
+
+@pytest.mark.parametrize("kind", ["junit", "script"])
+async def test_options_that_a_shell_starts_with_do_not_end_the_grading(kind, lab, grade, tmp_path):
+    copy = shutil.copytree(lab.repo, tmp_path / "copy", symlinks=True)
+    write(copy, {"start.sh": "set -auC -o pipefail\n"})
+    git(copy, "add", "start.sh")
+    git(copy, "commit", "-q", "-m", "start")
+    task = lab.task if kind == "junit" else lab.script_task
+    env = {**task.env, "BASH_ENV": "/testbed/start.sh"}
+    task = Task(**{**task.__dict__, "archive": archive(copy), "env": env})
+    assert (await grade(task, lab.files({"calc.py": FIXED}))).verdict is Verdict.RESOLVED
+    assert (await grade(task, lab.files({"README.md": "x\n"}))).verdict is Verdict.UNRESOLVED
