@@ -23,6 +23,10 @@ _TEST_FILE = re.compile(r"test_.*|.*_tests?\.\w+|tests?\.\w+")
 BUG_PATCH = "bug_patch"  # Task.metadata: the patch that makes the bug
 
 
+class StartingStateError(SandboxError):
+    """The image does not fit its task: another sandbox would not help, the dataset's row is wrong."""
+
+
 def needs_preparation(task: Task) -> bool:
     """Whether the task's image differs from what an agent must find."""
     return _kind(task) != ""
@@ -37,7 +41,8 @@ def _kind(task: Task) -> str:
 async def prepare(sandbox: Sandbox, task: Task, purpose: str, *, timeout: float) -> None:
     """Bring the repository in a fresh sandbox to the task's starting state; nothing where none is needed.
 
-    purpose: "agent", or another that keeps the tests. Raises SandboxError where the image does not fit the task.
+    purpose: "agent", or another that keeps the tests. Raises StartingStateError where the image does not fit the task,
+    SandboxError where the sandbox does not answer.
     """
     kind = _kind(task)
     if not kind:
@@ -58,9 +63,11 @@ async def prepare(sandbox: Sandbox, task: Task, purpose: str, *, timeout: float)
     command = f"KIND={kind} PURPOSE={re.sub('[^a-z]', '', purpose)} ALONE={alone} D={folder}\n{_script()}"
     result = await sandbox.exec(command, timeout=timeout)
     found = re.findall(r"^swe-rl-start (\w+) ?(.*)$", result.output, re.MULTILINE)
-    if result.timed_out or not found or found[-1][0] != "done":
-        reason = "timeout" if result.timed_out else (found[-1][1] if found else result.output[-300:])
-        raise SandboxError(f"{task.instance_id}: its image cannot be brought to the task's starting state: {reason}")
+    if found and found[-1][0] == "failed":
+        raise StartingStateError(f"{task.instance_id}: no starting state in this image: {found[-1][1]}")
+    if result.timed_out or not found:
+        reason = "timeout" if result.timed_out else result.output[-300:]
+        raise SandboxError(f"{task.instance_id}: the starting state could not be made: {reason}")
 
 
 def _is_test(path: str) -> bool:

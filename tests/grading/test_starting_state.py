@@ -6,10 +6,12 @@ import shutil
 
 import pytest
 
+from swe_rl.config import Config
 from swe_rl.deadline import Deadline
-from swe_rl.errors import SandboxError
 from swe_rl.grading.grader import grade_empty
 from swe_rl.grading.patch_extract import extract_patch
+from swe_rl.sandbox.starting_state import StartingStateError
+from swe_rl.tasks.certify.runner import certify_task
 from swe_rl.tasks.forms import task_from_row
 from swe_rl.types import Task, Verdict
 from tests.grading.image_shapes import archive, r2e, smith
@@ -40,8 +42,10 @@ async def test_an_image_that_does_not_fit_is_no_starting_state(bubblewrap, tmp_p
     task = task_from_row({**smith(tmp_path / "repo"), "archive": archive(tmp_path / "repo")})
     task.metadata["bug_patch"] = task.metadata["bug_patch"].replace("result", "outcome")
     for purpose in ("agent", "grade"):
-        with pytest.raises(SandboxError, match=r"o__p\.1a2b\.lm__x: its image .* the bug's patch does not apply"):
+        with pytest.raises(StartingStateError, match=r"o__p\.1a2b\.lm__x: .* the bug's patch does not apply"):
             await bubblewrap.open(task, deadline=Deadline(60), purpose=purpose)
+    outcome = await certify_task(task, bubblewrap, Config(), repeat=2)
+    assert outcome.status == "broken" and "the bug's patch does not apply" in outcome.reason
 
 
 async def test_r2e_gym(grade, bubblewrap, lab, tmp_path):

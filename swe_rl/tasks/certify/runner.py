@@ -12,6 +12,7 @@ from swe_rl.errors import DataError
 from swe_rl.grading.grader import grade_empty, grade_patch
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.protocol import SandboxProvider
+from swe_rl.sandbox.starting_state import StartingStateError
 from swe_rl.tasks.certify.digests import image_digest
 from swe_rl.tasks.certify.journal import Journal, task_key
 from swe_rl.tasks.certify.outcome import BROKEN, Outcome, Run, judge_runs
@@ -85,6 +86,8 @@ async def _graded(task: Task, patch: bytes, provider: SandboxProvider, config: C
         except DataError as error:  # e.g. no way to make an eval script: the row's fault
             return Run(Verdict.UNRESOLVED.value, reason=str(error))
         seconds = time.monotonic() - started
+        if result.detail.get("kind") == StartingStateError.__name__:  # the row's fault, whatever the sandbox
+            return Run(Verdict.UNRESOLVED.value, reason=_reason(result))
         if result.verdict is not Verdict.INFRA_ERROR:
             return Run(result.verdict.value, dict(result.tests), round(seconds, 3), _reason(result))
         reason = _reason(result)
