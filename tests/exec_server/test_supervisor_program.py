@@ -27,6 +27,11 @@ def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert native.build(tmp_path / "cache") == made, "no compiler is needed any more"
 
 
+def test_the_compiler_has_nothing_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-O2", "-Wall", "-Wextra", "-Werror"))
+    assert native.build(tmp_path)
+
+
 @pytest.mark.parametrize("compilers", [("no-such-compiler",), ("false",), ("true",)])
 def test_without_a_compiler_the_script_serves(
     compilers: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
