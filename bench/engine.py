@@ -134,7 +134,7 @@ async def conversation(client: EngineClient) -> dict[str, float]:
 async def measure_server(
     config: Config, folder: str, batches: list[int], new_tokens: int, repeats: int
 ) -> dict[str, Any]:
-    fleet = await asyncio.to_thread(launch_engines, config, folder)
+    fleet = await asyncio.to_thread(launch_engines, config, folder, log_dir=Path(folder))
     client = EngineClient(fleet.urls, request_timeout=600)
     pid = fleet.processes[0].pid
     try:
