@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -84,8 +85,9 @@ def fingerprint() -> dict[str, tuple[int, ...]]:
 
 
 def code_of(item: pytest.Item) -> Any:
-    """The code that a test will run; None for items that are no functions."""
-    return getattr(getattr(item, "function", None), "__code__", None)
+    """The code that a test will run; None for items that are no functions, and for coroutines, which plugins wrap."""
+    function = getattr(item, "function", None)
+    return None if inspect.iscoroutinefunction(function) else getattr(function, "__code__", None)
 
 
 def assertion_canary() -> None:
@@ -199,7 +201,7 @@ class Witness:
         )
         if report.when == "call":
             changed = self._changed(final=False)
-            if self._code.get(item.nodeid) is not code_of(item):
+            if (code := self._code.get(item.nodeid)) is not None and code is not code_of(item):
                 changed.append("the test function itself")
             if sys.gettrace() is not self._trace:
                 changed.append("sys.settrace")

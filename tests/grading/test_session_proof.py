@@ -24,6 +24,7 @@ def patched(monkeypatch):
 
 
 def test_a(patched): assert mod.one() == 1
+async def test_async(): assert mod.one() == 1
 def test_b(): assert mod.one() == 2
 @pytest.mark.xfail
 def test_c(): assert 0
@@ -31,6 +32,19 @@ class TestD(unittest.TestCase):
     def test_e(self): self.assertEqual(mod.one(), 2)
     @unittest.skip("no")
     def test_f(self): pass
+"""
+# As old versions of pytest-asyncio and others do it.
+RUNS_COROUTINES = """
+import asyncio
+import inspect
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    if inspect.iscoroutinefunction(pyfuncitem.obj):
+        test = pyfuncitem.obj
+        pyfuncitem.obj = lambda: asyncio.run(test())
 """
 HONEST = "def one():\n    return 1\n"
 CHEATS = {
@@ -49,6 +63,7 @@ def session(folder: Path, code: str, words: list[str]) -> tuple[int, list[str]]:
     for number, word in enumerate(words):
         (proof / f"word{number}").write_text(word)
     (folder / "test_m.py").write_text(TESTS)
+    (folder / "conftest.py").write_text(RUNS_COROUTINES)
     (folder / "mod.py").write_text(code)
     environment = {
         **os.environ, "PYTHONPATH": str(proof), "SWE_RL_PYTHONPATH": "", "PYTEST_ADDOPTS": "-p swe_rl_session",
