@@ -32,12 +32,6 @@ ROOT = Path("data/quickstart")
 SPLITS = ("train", "heldout")
 # Half name the change: most can be learned there. One in ten names the line too: the policy starts near its best at those.
 LEVELS_IN_TURN = ["L2", "L3", "L2", "L3", "L2", "L1", "L3", "L2", "L3", "L2"]
-    "L2",
-    "L3",
-    "L1",
-    "L3",
-    "L2",
-]  # a fifth is easy, two fifths name the change, two fifths only a symptom
 
 
 @dataclasses.dataclass
