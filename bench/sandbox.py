@@ -251,7 +251,7 @@ def goals(found: dict) -> list[tuple[str, float, str, bool]]:
 
 
 def show(found: dict) -> None:
-    console = Console()
+    console = Console(width=max(130, Console().width))  # a log has no width; names on one line
     table = Table("way", "no-op ms (median)", "CPU ms per command", *(f"{count} clients: cmd/s" for count in CLIENTS))
     for name, row in found["commands"].items():
         rates = (f"{row[str(count)]:.0f}" for count in CLIENTS)
