@@ -6,7 +6,7 @@
 #   bash scripts/test.sh --fast      lint, types and the unmarked tests only (minutes)
 #   bash scripts/test.sh -- ARGS     set up, then pytest with these arguments
 #
-# As root on Debian or Ubuntu it installs what the container tests need (docker.io, podman, bubblewrap, openssh-server; apt) and
+# As root on Debian or Ubuntu it installs what the container tests need (docker.io, podman, bubblewrap, openssh-server, a C compiler; apt) and
 # the tests start engines of their own, below a private folder. Without root those tests are left out, and it says so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -31,7 +31,7 @@ if [ "$mode" = custom ]; then exec python -m pytest "$@"; fi
 
 step() { printf '\n== %s\n' "$*"; }
 need=(bwrap:bubblewrap)
-[ "$mode" = fast ] || need+=(dockerd:docker.io podman:podman runc:runc sshd:openssh-server)
+[ "$mode" = fast ] || need+=(dockerd:docker.io cc:build-essential podman:podman runc:runc sshd:openssh-server)
 missing=()
 for pair in "${need[@]}"; do
   PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
