@@ -6,7 +6,8 @@
 #   bash scripts/test.sh --fast      lint, types and the unmarked tests only (minutes)
 #   bash scripts/test.sh -- ARGS     set up, then pytest with these arguments
 #
-# As root on Debian or Ubuntu it installs what the container tests need (docker.io, podman, bubblewrap, openssh-server, a C compiler; apt) and
+# As root on Debian or Ubuntu it installs what the container tests need (docker.io, podman, bubblewrap, openssh-server,
+# a C compiler; apt) and
 # the tests start engines of their own, below a private folder. Without root those tests are left out, and it says so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
