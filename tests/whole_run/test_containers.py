@@ -50,9 +50,10 @@ def check_attempts(run: Path, engine: Engine, made: dict[str, set[str]]) -> int:
     metas = {path.parent: json.loads(path.read_text()) for path in (run / "attempts").rglob("meta.json")}
     assert metas and not [meta for meta in metas.values() if meta["verdict"] == "infra_error"]
     tested = {
-        (meta["instance_id"], (folder / "patch.diff").read_bytes())
+        (meta["instance_id"], patch)
         for folder, meta in metas.items()
         if meta["verdict"] in ("resolved", "unresolved", "test_timeout")
+        and (patch := (folder / "patch.diff").read_bytes())
     }
     assert len(made["create"]) >= len(metas) + len(tested)
     # What the engine refused to make (with a disk quota that it does not have) it reports as destroyed only.
