@@ -59,6 +59,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> A
 async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
     """Grade the attempt that `generate` made, by the task's own tests in a fresh sandbox: 1.0 resolved, 0.0 not.
 
+    A resolved attempt that ran into a limit instead of submitting gets `reward_not_submitted`.
     sample: one sample, or a list (then a list of rewards comes back); samples of one attempt are graded once together.
     Sets `metadata["verdict"]`; an `infra_error`, which says nothing about the policy, also sets `remove_sample`.
     Raises DataError for a sample that did not come from `generate` in this process.
@@ -74,7 +75,7 @@ async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
     sample.metadata["verdict"] = verdict.value
     if verdict is Verdict.INFRA_ERROR:
         sample.remove_sample = True
-    return verdict.reward
+    return attempt.trajectory.reward or 0.0
 
 
 def task_of(sample: Any) -> Task:

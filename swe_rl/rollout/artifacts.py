@@ -66,7 +66,7 @@ def trajectory_document(trajectory: Trajectory, meta: dict[str, Any]) -> dict[st
             "model_stats": {"instance_cost": 0.0, "api_calls": len(trajectory.turns)},
             "verdict": verdict,
             "verdict_detail": trajectory.verdict_detail,
-            "reward": trajectory.verdict.reward if trajectory.verdict and trajectory.verdict.counts else None,
+            "reward": trajectory.reward,
             "timings": {name: round(seconds, 4) for name, seconds in trajectory.timings.items()},
             "config": meta.get("settings", {}),
         },

@@ -143,6 +143,7 @@ async def grade_attempt(runtime: Runtime, attempt: Attempt) -> Verdict:
             await asyncio.sleep(attempt.budget.total.bound(RETRY_PAUSE * 2**start))
         trajectory.verdict = grade.verdict
         trajectory.verdict_detail |= grade.detail
+        trajectory.reward_not_submitted = runtime.config.reward_not_submitted
         await save_attempt(runtime, attempt)
         return trajectory.verdict
 

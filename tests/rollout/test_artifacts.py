@@ -84,3 +84,14 @@ def test_names_are_one_safe_path_component(tmp_path, instance_id):
     assert "/" not in name and not name.startswith(".") and len(name.encode()) < 255
     assert name.endswith("__g3__i1__12345")
     (tmp_path / name).mkdir()
+
+
+def test_submitting_can_be_worth_more(tmp_path):
+    attempt = trajectory()
+    attempt.verdict, attempt.reward_not_submitted = Verdict.RESOLVED, 0.25
+    assert attempt.reward == 1.0
+    attempt.exit_status = "step_limit"
+    write_attempt(tmp_path / "x", attempt, {})
+    assert json.loads((tmp_path / "x" / "traj.json").read_text())["info"]["reward"] == 0.25
+    attempt.verdict = Verdict.UNRESOLVED
+    assert attempt.reward == 0.0

@@ -62,12 +62,14 @@ async def test_resolved(make_runtime, tokenizer, task, tmp_path):
     ],
 )
 async def test_other_ends(make_runtime, tokenizer, task, answers, verdict, exit_status, status):
-    """Also where steps or context run out, the patch so far is taken and graded."""
+    """Also where steps or context run out, the patch so far is taken and graded; submitting may be worth more."""
     settings = {"swe_agent_config": "quickstart", "rollout_max_context_len": 2000, "step_limit": 4}
+    settings["reward_not_submitted"] = 0.5
     runtime = await make_runtime(ScriptedEngine(tokenizer, answers), **settings)
     sample = await generate(runtime.config, new_sample(task), {})
     assert (sample.metadata["exit_status"], sample.status) == (exit_status, status)
-    assert await reward_func(runtime.config, sample) == float(verdict == "resolved")
+    share = 1.0 if exit_status == "submitted" else 0.5
+    assert await reward_func(runtime.config, sample) == share * (verdict == "resolved")
     assert sample.metadata["verdict"] == verdict
 
 
