@@ -2,7 +2,7 @@
 # The whole loop on one machine: set up, build the tasks, train a tiny policy with GRPO on real bugs graded by real tests,
 # evaluate before and after on held-out packages, draw the curves. Results: export/quickstart/latest/
 #
-#   bash scripts/quickstart.sh            ten minutes of training steps, and two evaluations
+#   bash scripts/quickstart.sh            about ten minutes: twelve training steps, an evaluation before and one after
 #   bash scripts/quickstart.sh --quick    a few minutes: fewer, smaller steps (for CI and the hurried)
 #   bash scripts/quickstart.sh [--quick] --any-setting VALUE ...     as in `swe-rl train --help`
 #
