@@ -41,12 +41,14 @@ RUN_TIMEOUT = 3600.0
 
 
 def run(name: str, folder: Path, flags: list[str]) -> dict[str, Any]:
-    """The run's summary; made by the quickstart where it is not there yet. Raises CalledProcessError where that fails."""
+    """The run's summary; made by the quickstart where it is not there yet. Exits, with the reason, where that fails."""
     summary = folder / "summary.json"
     if not summary.exists():
         command = ["bash", "scripts/quickstart.sh", "--run-dir", str(folder), "--eval-greedy", *RUNS[name], *flags]
         print("+", " ".join(command), flush=True)
-        subprocess.run(command, check=True, timeout=RUN_TIMEOUT)
+        code = subprocess.run(command, check=False, timeout=RUN_TIMEOUT).returncode
+        if code:
+            sys.exit(f"bench/learning.py: {name} ended with {code}; run this again to continue it, or remove {folder}")
     loaded: dict[str, Any] = json.loads(summary.read_text())
     return loaded
 
