@@ -20,9 +20,9 @@ from swe_rl.errors import UsageError
 from swe_rl.grading.grader import grade_patch
 from swe_rl.grading.patch_extract import extract_patch
 from swe_rl.grading.verdict import GradeResult
+from swe_rl.owned_tasks import uninterrupted, within
 from swe_rl.rollout.artifacts import attempt_name, write_attempt
 from swe_rl.rollout.budget import AttemptBudget
-from swe_rl.rollout.owned_tasks import uninterrupted
 from swe_rl.rollout.runtime import Runtime
 from swe_rl.sandbox.protocol import Sandbox
 from swe_rl.types import Task, Trajectory, Verdict
@@ -89,7 +89,8 @@ async def _start(runtime: Runtime, attempt: Attempt) -> Trajectory:
     try:
         with _timed(runtime, timings, stage):
             opening = runtime.provider.open(attempt.task, deadline=deadline, purpose="agent")
-            sandbox = await asyncio.wait_for(opening, deadline.remaining() + attempt.budget.close_seconds)
+            bound = deadline.remaining() + attempt.budget.close_seconds
+            sandbox = await within(bound, opening, lambda late: _close(late, attempt))
         stage = "agent"
         with _timed(runtime, timings, stage):
             trajectory = await run_agent(

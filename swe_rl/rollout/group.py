@@ -10,8 +10,8 @@ from typing import Any
 
 from swe_rl.config import Config
 from swe_rl.errors import InfraError
+from swe_rl.owned_tasks import gather_owned
 from swe_rl.rollout.functions import RolloutFunctions
-from swe_rl.rollout.owned_tasks import gather_owned
 from swe_rl.rollout.run_one import AttemptResult, run_one
 from swe_rl.rollout.runtime import Runtime
 from swe_rl.types import Sample, Task
@@ -32,7 +32,7 @@ class FailureGuard:
         self._errors.append(result.error)
         if len(self._errors) >= self._limit:
             raise InfraError(
-                f"{len(self._errors)} attempts in a row failed for reasons of the infrastructure; the first: {self._errors[0]}"
+                f"{self._limit} attempts in a row failed for reasons of the infrastructure; the first: {self._errors[0]}"
             )
 
 

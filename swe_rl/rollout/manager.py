@@ -13,10 +13,10 @@ import ray
 from swe_rl.config import Config
 from swe_rl.engine.client import EngineClient
 from swe_rl.errors import ConfigError
+from swe_rl.owned_tasks import cancel_all
 from swe_rl.rollout.batch import RolloutBatch
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
-from swe_rl.rollout.owned_tasks import cancel_all
 from swe_rl.rollout.rollouts import Rollouts
 from swe_rl.rollout.runtime import open_runtime, set_runtime
 from swe_rl.tasks.load import load_tasks

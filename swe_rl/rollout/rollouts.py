@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from swe_rl.config import Config
 from swe_rl.errors import InfraError, UsageError
+from swe_rl.owned_tasks import cancel_all, gather_owned
 from swe_rl.rollout.batch import RolloutBatch, run_counts, sampled_entropy, step_metrics
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.filters import has_spread, mask_limit_hits, shuffle_rewards
 from swe_rl.rollout.functions import RolloutFunctions
 from swe_rl.rollout.group import FailureGuard, GroupRunner, sampling_params_of
-from swe_rl.rollout.owned_tasks import cancel_all, gather_owned
 from swe_rl.rollout.run_one import AttemptResult
 from swe_rl.rollout.runtime import Runtime
 from swe_rl.types import Task
@@ -77,6 +77,7 @@ class Rollouts:
         limit = math.ceil(wanted * config.dynamic_sampling_max_factor) if config.dynamic_sampling else wanted
         guard = FailureGuard(max(MIN_FAILURES, 2 * config.n_samples_per_prompt))
         params = sampling_params_of(config)
+        everyone: list[asyncio.Task[Group]] = []
         running: set[asyncio.Task[Group]] = set()
         finished: list[Group] = []
         started = 0
@@ -85,7 +86,8 @@ class Rollouts:
             nonlocal started
             group, task = self.source.next()
             coroutine = self._runner.run_group(task, group, config.n_samples_per_prompt, params, guard)
-            running.add(asyncio.ensure_future(coroutine))
+            everyone.append(asyncio.ensure_future(coroutine))
+            running.add(everyone[-1])
             started += 1
 
         try:
@@ -100,7 +102,7 @@ class Rollouts:
                         self.runtime.progress.expected += config.n_samples_per_prompt
                         start()
         finally:
-            await cancel_all(running)
+            await cancel_all(everyone)
         return sorted(finished, key=lambda group: group[0].group)
 
     def _keeps(self, group: Group) -> bool:

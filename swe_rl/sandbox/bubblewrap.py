@@ -15,7 +15,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,13 +23,13 @@ from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.errors import SandboxError
 from swe_rl.sandbox.local import Launch, LocalProvider
 from swe_rl.sandbox.local_box import Box
-from swe_rl.sandbox.local_run import Finished, wait_pidfd
+from swe_rl.sandbox.local_run import Finished
 from swe_rl.sandbox.local_system import TOOLS_MOUNT, make_etc, parents, system_mounts
+from swe_rl.sandbox.pid_namespace import end_namespace
 from swe_rl.types import Task
 
 HOME = "/home/agent"
 NAMESPACES = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
-NAMESPACE_END_BOUND = 5.0  # seconds the kernel may take to end what is left in a PID namespace
 
 
 @functools.cache
@@ -156,23 +155,7 @@ class _Status:
 
     async def end_namespace(self, process: subprocess.Popen[bytes]) -> None:
         """Kill the namespace's first process, with which the kernel ends all others, and wait until that is done."""
-        first = self._fields().get("child-pid")
-        pidfd = None
-        if first is not None:
-            with contextlib.suppress(ProcessLookupError):
-                pidfd = os.pidfd_open(first)
-        if process.poll() is None:
-            # bwrap lives and has not reaped its child: the descriptor is the child's, not that of a recycled pid.
-            if pidfd is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            else:
-                process.kill()
-        if pidfd is not None:
-            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
-                await asyncio.wait_for(wait_pidfd(pidfd), NAMESPACE_END_BOUND)
-        if process.poll() is None:
-            process.kill()
+        await end_namespace(process, self._fields().get("child-pid"))
 
     def exit_code(self, finished: Finished) -> int:
         """The command's exit code; SandboxError when bwrap failed before the command ran."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.deadline import Deadline
 from swe_rl.errors import SandboxError, SandboxUnavailable
+from swe_rl.owned_tasks import cancel_all
 from swe_rl.sandbox.local_box import Box, boxes_root, create_box, remove_tree, sweep
 from swe_rl.sandbox.local_run import Finished, run_process
 from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
@@ -63,7 +64,7 @@ class LocalSandbox:
         self.base_commit = task.base_commit
         self._provider = provider
         self._running: set[asyncio.Task[tuple[int, Finished]]] = set()
-        self._closed = False
+        self._closing: asyncio.Future[None] | None = None
 
     async def exec(
         self,
@@ -136,7 +137,7 @@ class LocalSandbox:
         pass_fds: Sequence[int] = (),
         stdin: int = subprocess.DEVNULL,
     ) -> tuple[int, Finished]:
-        if self._closed:
+        if self._closing:
             raise SandboxError("the sandbox is closed")
         job = asyncio.ensure_future(
             self._provider.run(self.box, self.task, argv, timeout, limit, env or {}, pass_fds, stdin)
@@ -145,7 +146,7 @@ class LocalSandbox:
         try:
             return await job
         except asyncio.CancelledError:
-            if self._closed and job.cancelled():
+            if self._closing and job.cancelled():
                 raise SandboxError("the sandbox was closed while a command ran") from None
             raise
         finally:
@@ -153,15 +154,14 @@ class LocalSandbox:
             self._running.discard(job)
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
-        if self._closed:
-            return
-        self._closed = True
-        running = list(self._running)
-        for job in running:
-            job.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        await asyncio.shield(asyncio.to_thread(remove_tree, self.box.path))
+        """See `Sandbox.close`. It goes on where the caller is cancelled; a second call waits for the same end."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._closing)
+
+    async def _end(self) -> None:
+        await cancel_all(self._running)
+        await asyncio.to_thread(remove_tree, self.box.path)
         self._provider.forget(self)
 
 
@@ -203,13 +203,14 @@ class LocalProvider(abc.ABC):
         deadline.check("allocate")
         creation = asyncio.ensure_future(asyncio.to_thread(create_box, self._root, task.archive, self.sandbox_uid()))
         try:
-            box = await asyncio.wait_for(asyncio.shield(creation), deadline.remaining())
-        except BaseException as error:
+            await asyncio.wait({creation}, timeout=deadline.remaining())
+        except BaseException:
             creation.add_done_callback(_remove_late_box)
-            if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
-                raise SandboxUnavailable(f"no sandbox for {task.instance_id} before the deadline") from None
             raise
-        sandbox = LocalSandbox(self, box, task)
+        if not creation.done():
+            creation.add_done_callback(_remove_late_box)
+            raise SandboxUnavailable(f"no sandbox for {task.instance_id} before the deadline")
+        sandbox = LocalSandbox(self, creation.result(), task)
         self._open.add(sandbox)
         return sandbox
 

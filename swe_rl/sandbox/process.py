@@ -12,7 +12,6 @@ import functools
 import logging
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from swe_rl.sandbox.local import Launch, LocalProvider
 from swe_rl.sandbox.local_box import MARK, Box
 from swe_rl.sandbox.local_run import wait_exit
 from swe_rl.sandbox.local_system import interpreter
+from swe_rl.sandbox.pid_namespace import end_namespace
 from swe_rl.types import Task
 
 log = logging.getLogger(__name__)
@@ -93,14 +93,26 @@ class ProcessProvider(LocalProvider):
         return Launch(argv=[os.fsencode(part) for part in command], kill=kill, cwd=str(box.path))
 
     async def _end(self, process: subprocess.Popen[bytes], box: Box) -> None:
+        if self._namespace:
+            if process.poll() is None:
+                await end_namespace(process, first_child(process.pid))
+            return
         if process.poll() is None:
-            process.send_signal(signal.SIGKILL if self._namespace else signal.SIGTERM)
+            process.terminate()
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(wait_exit(process), STOP_BOUND)
-        if process.poll() is None or (process.returncode < 0 and not self._namespace):
+        if process.poll() is None or process.returncode < 0:
             # The supervisor did not end by itself (a command killed it): find what it left by its mark.
             process.kill()
             await asyncio.to_thread(kill_marked, box.path.name)
+
+
+def first_child(pid: int) -> int | None:
+    """The child of `unshare`: the first process of its namespace; None where it has none (yet)."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children():
+            return child.pid
+    return None
 
 
 def kill_marked(name: str) -> None:

@@ -43,7 +43,7 @@ async def test_resolved(make_runtime, tokenizer, task, tmp_path):
     meta = json.loads((directory / "meta.json").read_text())
     assert meta["weight_versions"] == [0, 1, 2] and meta["sampling_params"]["max_new_tokens"] == 256
     assert meta["tokens"]["sampled"] == meta["tokens"]["trained"] == sum(sample.loss_mask)
-    assert boxes(tmp_path) == []
+    assert boxes(tmp_path / "sandboxes") == []
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_infra_errors_that_stay_leave_the_group(make_runtime, tokenizer, t
     assert sample.status is SampleStatus.FAILED and sample.remove_sample
     assert await reward_func(runtime.config, sample) == 0.0 and sample.metadata["verdict"] == "infra_error"
     assert len(engine.prompts) == 4  # two starts, two calls each
-    assert boxes(tmp_path) == []
+    assert boxes(tmp_path / "sandboxes") == []
 
     async def none_left(*args, **kwargs):
         raise SandboxUnavailable("pool full")
@@ -178,7 +178,7 @@ async def test_cancellation_closes_the_sandbox(make_runtime, tokenizer, task, tm
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    assert boxes(tmp_path) == [] and runtime.progress.snapshot()["stages"] == {}
+    assert boxes(tmp_path / "sandboxes") == [] and runtime.progress.snapshot()["stages"] == {}
 
 
 async def test_samples_that_are_not_ours(make_runtime, tokenizer, task):

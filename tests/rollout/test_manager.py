@@ -98,6 +98,6 @@ async def test_closing_ends_running_calls(config, tmp_path):
     assert (await manager.progress())["stages"] == {"start": 1}
     await manager.start()
     call = asyncio.ensure_future(manager.rollout(0))
-    await until(lambda: boxes(tmp_path), seconds=60)
+    await until(lambda: boxes(tmp_path / "sandboxes"), seconds=60)
     await manager.close()
-    assert call.cancelled() and not boxes(tmp_path)
+    assert call.cancelled() and not boxes(tmp_path / "sandboxes")

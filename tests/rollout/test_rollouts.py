@@ -150,7 +150,7 @@ async def test_a_dead_engine_ends_the_step_with_its_reason(make_rollouts, tokeni
     with pytest.raises(InfraError, match=r"40 attempts in a row.*connection refused"):
         await rollouts.rollout(0)
     # one that was being copied when its attempt was cancelled goes as soon as it is there
-    await until(lambda: not boxes(tmp_path))
+    await until(lambda: not boxes(tmp_path / "sandboxes"))
 
 
 async def test_the_concurrency_bound_holds_over_all_callers(make_rollouts, tokenizer):
@@ -170,7 +170,7 @@ async def test_cancellation_ends_every_attempt(make_rollouts, tokenizer, tmp_pat
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    assert policy.running == 0 and not boxes(tmp_path)
+    assert policy.running == 0 and not boxes(tmp_path / "sandboxes")
     assert rollouts.runtime.progress.snapshot()["stages"] == {}
     policy.delay = 0.0
     assert len((await rollouts.rollout(0)).samples) == 4  # it can go on afterwards

@@ -16,6 +16,6 @@ async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     raise AssertionError("the condition did not come true")
 
 
-def boxes(tmp_path: Path) -> list[str]:
-    """Names of the local sandboxes that exist below the tests' root."""
-    return [path.name for path in (tmp_path / "sandboxes" / "boxes").glob("*-*") if "-etc-" not in path.name]
+def boxes(root: Path) -> list[Path]:
+    """Folders of the local sandboxes that exist below `sandbox_root` (the files of /etc that they share are there too)."""
+    return [path for path in (root / "boxes").glob("*-*") if "-etc-" not in path.name]

@@ -18,6 +18,7 @@ from swe_rl.sandbox.bubblewrap import why_unusable
 from swe_rl.sandbox.provider import open_provider
 from swe_rl.types import Task
 from tests.grading.lab import build_lab
+from tests.rollout.waiting import boxes, until
 
 
 @pytest.fixture(scope="session")
@@ -152,6 +153,30 @@ async def test_cancelling_the_caller_ends_the_command(sandbox):
         await running
     assert marked(word) == []
     assert (await sandbox.exec("echo alive", timeout=20)).output == "alive\n"
+
+
+async def test_an_opening_cancelled_in_whatever_moment_leaves_nothing(provider, lab, tmp_path):
+    """Also in the moment in which the copy is ready: a caller that was cancelled is told so, and nothing is left."""
+    await (await provider.open(lab.task, deadline=Deadline(60), purpose="agent")).close()  # its history is known now
+    for attempt in range(40):
+        opening = asyncio.ensure_future(provider.open(lab.task, deadline=Deadline(60), purpose="agent"))
+        await asyncio.sleep(0.001 * attempt)
+        if opening.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        else:
+            await opening.result().close()
+        await until(lambda: not boxes(tmp_path / "root"))  # a copy that was being made goes as soon as it is there
+
+
+async def test_closing_goes_on_where_its_caller_is_cancelled(sandbox):
+    closing = asyncio.ensure_future(sandbox.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await sandbox.close()
+    assert not sandbox.box.path.exists()
 
 
 async def test_nothing_of_the_hosts_environment_is_seen(sandbox, monkeypatch):

@@ -128,6 +128,14 @@ def test_the_end_of_a_run_needs_less_evidence():
     assert alarm is not None and alarm.reason == "entropy"
 
 
+@pytest.mark.parametrize("entropy", [0.9, 0.02])  # six times the mean, a seventh of it
+def test_a_last_step_a_little_outside_is_no_collapse(entropy):
+    rng, guard = np.random.default_rng(0), Guard(Config())
+    steps = [*(step_of(rng, 0.3) for _ in range(10)), step_of(rng, 0.3, entropy=entropy)]
+    assert first_alarm(guard, steps) is None
+    assert not guard.content and guard.doubt() is None
+
+
 def test_steps_without_training_are_judged_by_what_they_have():
     guard = Guard(Config(guard_min_steps=3))
     quiet = {"resolve_rate": 0.5, "groups": 12.0, "entropy": 0.1}

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from aiodocker.stream import Stream
 
+from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container.engine import Engine
 from swe_rl.sandbox.container.errors import EngineRefused, EngineUnavailable
 from swe_rl.sandbox.container.supervisor import BROKEN, HELLO_SECONDS, Supervisor, stand_in
@@ -26,14 +28,14 @@ async def reach(engine: Engine, container_id: str, *, native: bool, pids: int) -
 
     native: its supervisor is the compiled one. pids: its bound of processes. What an earlier command left running may be ended.
     """
-    ways: tuple[tuple[str, Callable[[], Awaitable[Stream]]], ...] = (
+    ways: tuple[tuple[str, Callable[[], Coroutine[Any, Any, Stream]]], ...] = (
         ("attach", lambda: engine.attach(container_id)),
         ("attach after ending what runs", lambda: _interrupted(engine, container_id)),
         ("exec", lambda: engine.exec(container_id, stand_in(native, pids))),
     )
     for name, way in ways:
         try:
-            supervisor = Supervisor(await asyncio.wait_for(way(), EXEC_SECONDS))
+            supervisor = Supervisor(await within(EXEC_SECONDS, way(), Stream.close))
         except (EngineRefused, EngineUnavailable, asyncio.TimeoutError) as error:
             log.warning("container %s: no supervisor by %s: %s", container_id[:12], name, error or "no answer in time")
             continue

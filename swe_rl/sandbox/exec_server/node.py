@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from swe_rl.errors import InfraError
+from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container import native
 from swe_rl.sandbox.container.container import Container, Spec
 from swe_rl.sandbox.container.engine import Engine
@@ -85,12 +86,14 @@ class Node:
         if key and (made := await self._made_before(key)):
             return made
         try:
-            container = await asyncio.wait_for(Container.create(self.engine, spec), deadline - time.monotonic())
+            container = await within(
+                deadline - time.monotonic(), Container.create(self.engine, spec), Container.destroy
+            )
         except ImageMissing:
             await self.images.fetch(image, max(0.0, deadline - time.monotonic()))
             # The pull may have taken the whole time: creating has a bound of its own.
-            container = await asyncio.wait_for(
-                Container.create(self.engine, spec), max(60.0, deadline - time.monotonic())
+            container = await within(
+                max(60.0, deadline - time.monotonic()), Container.create(self.engine, spec), Container.destroy
             )
         except asyncio.TimeoutError:
             raise InfraError(f"the engine made no container from {image} within {body.timeout:.0f} s") from None

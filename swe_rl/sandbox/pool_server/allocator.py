@@ -129,15 +129,17 @@ class Allocator:
         self.line.join(ticket)
         self.serve()
         try:
-            return await asyncio.wait_for(asyncio.shield(ticket.granted), deadline.remaining())
-        except (asyncio.TimeoutError, asyncio.CancelledError) as error:
+            await asyncio.wait({ticket.granted}, timeout=deadline.remaining())
+            if ticket.granted.done():
+                return ticket.granted.result()
+            self.line.leave(ticket)
+            raise PoolFault("unavailable", self._why(request, failures))
+        except asyncio.CancelledError:
             self.line.leave(ticket)
             if ticket.granted.done():  # granted in the same moment: give the slot back, nothing was made there
                 await self._book.change(ticket.granted.result(), LeaseState.CLOSED, "its caller had gone")
                 self.serve()
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            raise PoolFault("unavailable", self._why(request, failures)) from None
+            raise
         finally:
             ticket.granted.cancel()
 

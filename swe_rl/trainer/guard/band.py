@@ -25,6 +25,17 @@ class BandWatch:
     def high(self) -> float | None:
         return math.exp(self._log_mean) * self.factor if self._count else None
 
+    def lost(self, patience: int) -> bool:
+        """Whether the number was outside for `patience` steps in a row, or is not finite."""
+        return self.outside >= patience or (self.value is not None and not math.isfinite(self.value))
+
+    def far(self) -> bool:
+        """Whether the last value is outside a band with the square of the factor: one step is enough to believe that."""
+        if not self.outside or self.value is None:
+            return False
+        distance = math.log(max(self.value, self.floor)) - self._log_mean if math.isfinite(self.value) else math.inf
+        return abs(distance) > 2.0 * math.log(self.factor)
+
     def add(self, value: float) -> None:
         """One step's value; below `floor` it counts as `floor`. A value that is not finite is outside."""
         self.value = value

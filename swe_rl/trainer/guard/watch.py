@@ -75,11 +75,14 @@ class Guard:
             self.logprob_diff.add(train["train/mean_abs_logprob_diff"])
         if self.steps < self.settings.guard_min_steps:
             return None
-        return self._alarm(self.settings.guard_patience, self.accuracy.threshold)
+        return self._alarm(self.accuracy.threshold)
 
     def doubt(self) -> Alarm | None:
-        """At the end of a run, with no further step to look at: an alarm for less evidence than `judge` wants."""
-        return self._alarm(1, DOUBT)
+        """At the end of a run, with no further step to look at: an alarm for less evidence than `judge` wants.
+
+        One step outside is enough where it is far outside; a step of few tasks may well be a little.
+        """
+        return self._alarm(DOUBT, last=True)
 
     @property
     def content(self) -> bool:
@@ -98,13 +101,12 @@ class Guard:
         }
         return {name: value for name, value in values.items() if value is not None} | {"content": float(self.content)}
 
-    def _alarm(self, patience: int, evidence: float) -> Alarm | None:
+    def _alarm(self, evidence: float, *, last: bool = False) -> Alarm | None:
         if not self.settings.guard:
             return None
         for name, watch in (("entropy", self.entropy), ("logprob_diff", self.logprob_diff)):
-            value = watch.value
-            if value is not None and watch.outside and (watch.outside >= patience or not math.isfinite(value)):
-                return Alarm(self._step, name, value, watch.low, watch.high)
+            if watch.value is not None and (watch.lost(self.settings.guard_patience) or (last and watch.far())):
+                return Alarm(self._step, name, watch.value, watch.low, watch.high)
         if self.accuracy.convinced(evidence):
             return Alarm(self._step, "accuracy", self.accuracy.rate or 0.0, self.accuracy.low, None)
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -30,10 +30,33 @@ async def gather_owned(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         await cancel_all(task for task in tasks if not task.done())
-    for task in tasks:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    if errors:
+        raise errors[0]
     return [task.result() for task in tasks]
+
+
+async def within(seconds: float, coroutine: Coroutine[Any, Any, T], release: Callable[[T], Awaitable[object]]) -> T:
+    """What `coroutine` obtains (a sandbox, a container, a connection) in at most `seconds`; TimeoutError after that.
+
+    Where the time is over or the caller is cancelled it is cancelled once, and what it brought all the same is given to
+    `release`. (`asyncio.wait_for` before Python 3.12 loses the result or the cancellation when both come in one moment.)
+    """
+    task = asyncio.ensure_future(coroutine)
+    try:
+        if (await asyncio.wait({task}, timeout=max(0.0, seconds)))[0]:
+            return task.result()
+        raise asyncio.TimeoutError
+    except BaseException:
+        task.cancel()
+        await uninterrupted(_released(task, release))
+        raise
+
+
+async def _released(task: asyncio.Task[T], release: Callable[[T], Awaitable[object]]) -> None:
+    await asyncio.wait({task})
+    if not task.cancelled() and task.exception() is None:
+        await release(task.result())
 
 
 async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
