@@ -43,7 +43,7 @@ fi
 .venv/bin/python -m pip install --quiet --disable-pip-version-check uv || die "cannot install packages: is the package index reachable?"
 
 # uv does not read pip's settings: hand them over, so that mirrors and local wheels are used.
-pip_setting() { .venv/bin/python -m pip config get "global.$1" 2>/dev/null || true; }
+pip_setting() { .venv/bin/python -m pip config list | sed -n "s/^global\.$1='\(.*\)'\$/\1/p"; }
 export UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}
 index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(pip_setting index-url)}}
 [ -z "$index" ] || export UV_DEFAULT_INDEX=$index

@@ -21,7 +21,7 @@ fi
 
 python="${PYTHON:-}"
 for candidate in "$root/.venv/bin/python" python3.11 python3; do
-  [[ -n "$python" ]] || python="$(command -v "$candidate" || true)"
+  if [[ -z "$python" ]] && found="$(command -v "$candidate")"; then python="$found"; fi
 done
 [[ -n "$python" ]] || { echo "no Python found: set PYTHON" >&2; exit 1; }
 
