@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from swe_rl.errors import UsageError
@@ -146,7 +147,11 @@ def _read_tests(task: Task, text: str, parsed: ParsedLog) -> None:
         if text.count(_DJANGO_STALL) > _MOST_STALLS:  # each makes django's parser read on to the log's end
             parsed.problems.append(f"'{_DJANGO_STALL}' stands in the log more than {_MOST_STALLS} times: not read")
             return
-        parsed.tests = _statuses(parser, text)
+        try:
+            parsed.tests = _statuses(parser, task, text)
+        except Exception as error:
+            parsed.problems.append(f"log cannot be read: swebench's {parser.__name__} ends with {error!r:.200}")
+            return
         parsed.fail_only = task.repo in library.fail_only_repos
         finished = _finished(parser.__name__, text)
     elif parsed.parser == "r2e":
@@ -159,18 +164,24 @@ def _read_tests(task: Task, text: str, parsed: ParsedLog) -> None:
         parsed.problems.append("the test runner's last line is missing: it did not come to its end")
 
 
-def _statuses(parser: Callable[[str, Any], dict[str, str]], text: str) -> dict[str, str]:
-    """What swebench's parser reads. Some raise IndexError for a line that is a status word alone, which any code can print."""
+def _statuses(parser: Callable[[str, Any], dict[str, str]], task: Task, text: str) -> dict[str, str]:
+    """What swebench's parser reads. Some raise for lines that any code can print: such lines do not count, the others do.
+
+    Raises whatever the parser raises for the rest: that was printed too, or the package has no parser for this instance.
+    """
+    # Of a test spec, parsers ask for no more than this.
+    about = SimpleNamespace(instance_id=task.instance_id, repo=task.repo, version=task.version)
     try:
-        return parser(text, None)
-    except IndexError:
-        return parser("\n".join(line for line in text.split("\n") if not _stumbles(parser, line)), None)
+        return parser(text, about)
+    except Exception:
+        parser("", about)  # a parser that cannot even read nothing stumbles at every line
+        return parser("\n".join(line for line in text.split("\n") if not _stumbles(parser, about, line)), about)
 
 
-def _stumbles(parser: Callable[[str, Any], dict[str, str]], line: str) -> bool:
+def _stumbles(parser: Callable[[str, Any], dict[str, str]], about: object, line: str) -> bool:
     try:
-        parser(line, None)
-    except IndexError:
+        parser(line, about)
+    except Exception:
         return True
     return False
 

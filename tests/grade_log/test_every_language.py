@@ -1,0 +1,104 @@
+"""For every repository that swebench knows: its log is read, and no line that code under test can print stops the reading."""
+
+from __future__ import annotations
+
+import pytest
+
+from swe_rl.grading.logs import parse_log
+from swe_rl.grading.report import judge
+from swe_rl.tasks.swebench_library import swebench_library
+from swe_rl.types import Task, Verdict
+
+START, END = "+ : '>>>>> Start Test Output'\n", "+ : '>>>>> End Test Output'\n"
+# Parser of swebench: a log of the good test, and the name it reads. Python's have tests of their own (test_official_harness).
+LOGS = {
+    "parse_log_calypso": ("x ./node_modules/.bin/jest a\n  suite\n    ✓ good\n", "suite - good"),
+    "parse_log_jest": ("  ✓ good (3 ms)\n", "good"),
+    "parse_log_jest_json": ("[PASSED] good\n", "good"),
+    "parse_log_vitest": (" ✓ good 3ms\n", "good"),
+    "parse_log_tap": ("ok 1 good\n", "good"),
+    "parse_log_karma": ("Starting browser Chrome\n  suite\n    ✔ good\n", "suite > good"),
+    "parse_log_react_pdf": ("PASS good (3ms)\n", "good"),
+    "parse_log_maven": ("+ mvn test -Dtest=good\n[INFO] BUILD SUCCESS\n", "good"),
+    "parse_log_ant": ("[junit] [PASS] good\n", "good"),
+    "parse_log_gradle_custom": ("good PASSED\n", "good"),
+    "parse_log_gotest": ("--- PASS: good (0.01s)\n", "good"),
+    "parse_log_phpunit": ("Suite (x)\n ✔ good\n", "Suite > good"),
+    "parse_log_cargo": ("test good ... ok\n", "good"),
+    "parse_log_minitest": ("good. = 0.1 s = .\n", "good"),
+    "parse_log_cucumber": ("good ...\n", "good"),
+    "parse_log_ruby_unit": ("good: .\n", "good"),
+    "parse_log_rspec_transformed_json": ("good - passed\n", "good"),
+    "parse_log_redis": ("[ok]: good\n", "good"),
+    "parse_log_jq": ("PASS: good\n", "good"),
+    "parse_log_doctest": (
+        '<doctest><TestCase name="a"><SubCase name="good"><Expression success="true"/></SubCase></TestCase></doctest>\n',
+        "a > good",
+    ),
+    "parse_log_micropython_test": ("pass  good\n", "good"),
+    "parse_log_googletest": ("[   OK ] good (1 ms)\n", "good"),
+}
+FAIL_ONLY = (
+    "parse_log_chart_js",
+    "parse_log_marked",
+    "parse_log_p5js",
+)  # read failures only: their logs name no good test
+BY_INSTANCE = {  # these two choose a parser by the number of the pull request
+    "immutable-js__immutable-js-2006": "parse_log_jest",
+    "immutable-js__immutable-js-2005": "parse_log_jest_json",
+    "jekyll__jekyll-9141": "parse_log_minitest",
+    "jekyll__jekyll-8761": "parse_log_cucumber",
+}
+# Lines on which one parser or another raises, alone or after the others.
+HOSTILE = [
+    "PASSED", "FAILED", " ERROR ", "XFAIL", "SKIPPED -", "a - broken", "a - pending", "x: Q", "✓", "  ✓", "✕(1ms)", "↩",
+    "x ./node_modules/.bin/jest \n✓x", "<doctest </doctest>", "<doctest><a></doctest>", "Starting browser", " a", "    ✖ b",
+    "...", "... ok", "FAIL:", "ERROR: x (", "Testing against Django installed in", "\x00", "1)", "--- PASS: ", "[junit]",
+    "-Dtest=", "BUILD SUCCESS", "\ud800", "🙂" * 3000,
+]  # fmt: skip
+
+
+def task_of(repo: str, instance_id: str, test: str) -> Task:
+    return Task(instance_id, "s", repo=repo, version="1", base_commit="a" * 40, fail_to_pass=[test], test_patch="x")
+
+
+def ids_of(repo: str) -> list[str]:
+    name = repo.replace("/", "__")
+    return [instance_id for instance_id in BY_INSTANCE if instance_id.startswith(name)] or [f"{name}-1"]
+
+
+def test_a_log_of_every_repository() -> None:
+    others = {repo: p for repo, p in swebench_library().parsers.items() if not p.__module__.endswith(".python")}
+    assert len(others) > 40
+    for repo, parser in others.items():
+        for instance_id in ids_of(repo):
+            log, name = LOGS.get(BY_INSTANCE.get(instance_id, parser.__name__), ("all is well\n", "good"))
+            task = task_of(repo, instance_id, name)
+            parsed = parse_log(task, START + log + END, returncode=0)
+            assert parsed.tests == ({} if parser.__name__ in FAIL_ONLY else {name: "PASSED"}), instance_id
+            assert judge(task, parsed, 0).resolved, instance_id
+
+
+def test_no_line_ends_the_reading() -> None:
+    """Whatever a line does to the parser, it is nobody's infrastructure failure: the verdict stays one about the patch."""
+    for repo in swebench_library().parsers:
+        for instance_id in ids_of(repo):
+            task = task_of(repo, instance_id, "never there")
+            for text in [*HOSTILE, "\n".join(HOSTILE), "\n".join(reversed(HOSTILE))]:
+                judgement = judge(task, parse_log(task, f"{START}{text}\n{END}", returncode=1), 1)
+                assert judgement.verdict is Verdict.UNRESOLVED, (instance_id, text)
+
+
+def test_a_good_line_counts_beside_one_that_stumbles() -> None:
+    task = task_of("nlohmann/json", "nlohmann__json-1", "a > good")
+    log = f"{START}<doctest </doctest>\n{LOGS['parse_log_doctest'][0]}{END}"
+    assert parse_log(task, log, returncode=0).tests == {"a > good": "PASSED"}
+
+
+@pytest.mark.parametrize("instance_id", ["jekyll__jekyll-1", "jekyll", "immutable-js__immutable-js-1"])
+def test_what_the_library_has_no_parser_for_is_said(instance_id: str) -> None:
+    repo = "jekyll/jekyll" if "jekyll" in instance_id else "immutable-js/immutable-js"
+    task = task_of(repo, instance_id, "good")
+    judgement = judge(task, parse_log(task, f"{START}  ✓ good\n{END}", returncode=0), 0)
+    assert judgement.verdict is Verdict.UNRESOLVED and not judgement.resolved
+    assert any(problem.startswith("log cannot be read") for problem in judgement.problems)
