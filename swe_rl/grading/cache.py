@@ -20,6 +20,7 @@ from swe_rl.types import Task, Verdict
 
 CERTAIN = frozenset({Verdict.RESOLVED, Verdict.UNRESOLVED, Verdict.PATCH_REJECTED, Verdict.TAMPERED})
 CAPACITY = 4096
+GRADED_METADATA = ("python", "bug_patch")  # entries of Task.metadata that change a grading: interpreter, starting state
 
 
 @functools.cache
@@ -39,6 +40,7 @@ def cache_key(task: Task, patch: bytes, where: str) -> str:
         grader_version(), where, task.instance_id, task.image, task.archive, task.base_commit, task.workdir, task.eval_script,
         task.test_patch, task.log_parser, "\n".join(task.fail_to_pass), "\n".join(task.pass_to_pass),
         "\n".join(task.test_files), repr(sorted(task.env.items())),
+        *(str(task.metadata.get(name, "")) for name in GRADED_METADATA),
     )  # fmt: skip
     for part in parts:
         data = part.encode("utf-8", "surrogateescape")

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swe_rl import cli
+from swe_rl.config import Config
+from swe_rl.config.sandbox import SandboxSettings
+from swe_rl.tasks.certify import digests, runner
+from swe_rl.tasks.certify import journal as certify_journal
 from swe_rl.tasks.certify.journal import Journal, task_key
 from swe_rl.tasks.certify.outcome import Outcome, Run, apply_outcome, judge_runs
 from swe_rl.tasks.load import load_tasks, write_tasks
 from swe_rl.types import Task
-from tests.tasks.local_tasks import kinds
+from tests.tasks.local_tasks import GOOD_TESTS, kinds, make_archive, make_task
 
 TASK = Task("a-1", "s", fail_to_pass=["f"], pass_to_pass=["p"])
 GOOD = Run("resolved", {"f": "PASSED", "p": "PASSED"}, 2.0)
@@ -68,14 +75,39 @@ def test_journal_survives_a_cut_line_and_keeps_no_unknowns(tmp_path: Path) -> No
         assert list(journal.finished) == ["k1", "k4"]
 
 
-def test_key_changes_with_what_is_graded_only() -> None:
-    key = task_key(TASK, 3, "pool")
-    assert key == task_key(
-        dataclasses.replace(TASK, certified=True, metadata={"a": 1}, problem_statement="other"), 3, "pool"
-    )
-    for other in (dataclasses.replace(TASK, test_patch="x"), dataclasses.replace(TASK, image="i")):
-        assert task_key(other, 3, "pool") != key
-    assert len({key, task_key(TASK, 2, "pool"), task_key(TASK, 3, "docker")}) == 3
+def test_key_changes_with_what_is_graded_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config()
+    key = task_key(TASK, 3, "pool", config)
+    same = dataclasses.replace(TASK, certified=True, metadata={"a": 1}, problem_statement="other")
+    assert key == task_key(same, 3, "pool", config) == task_key(TASK, 3, "pool", Config(lr=0.5, verdict_cache=False))
+    tasks = [{"test_patch": "x"}, {"image": "i"}, {"metadata": {"python": "/opt/py"}}, {"metadata": {"bug_patch": "b"}}]
+    settings: list[dict[str, Any]] = [
+        {"swe_eval_timeout": 5}, {"swe_strict_no_test_patch": True}, {"swe_strict_no_config_patch": True},
+        {"swe_test_patch_policy_scope": "all_tests"}, {"swe_max_patch_bytes": 9}, {"swe_docker_registry": "r.example"},
+        {"sandbox_memory_mb": 64},
+    ]  # fmt: skip
+    others = [task_key(dataclasses.replace(TASK, **changes), 3, "pool", config) for changes in tasks]
+    others += [task_key(TASK, 3, "pool", Config(**changes)) for changes in settings]
+    others += [task_key(TASK, 2, "pool", config), task_key(TASK, 3, "docker", config)]
+    monkeypatch.setattr(certify_journal, "grader_version", lambda: "another")
+    others.append(task_key(TASK, 3, "pool", config))
+    assert len({key, *others}) == 1 + len(others)
+
+
+@pytest.mark.slow
+def test_another_time_limit_certifies_again(tmp_path: Path) -> None:
+    """A task that was broken for want of time is not broken for good."""
+    archive, base = make_archive(tmp_path / "made")
+    slow = GOOD_TESTS.replace("    assert twice", "    import time\n\n    time.sleep(7)\n    assert twice")
+    write_tasks(tmp_path / "t.jsonl", [make_task(archive, base, "slow", tests=slow)])
+    call = ["data", "certify", str(tmp_path / "t.jsonl"), "--out", str(tmp_path / "o.jsonl"), "--repeat", "1"]
+    call += ["--sandbox", "process", "--swe-eval-timeout"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "OPEN_SECONDS", 0.0)
+        assert cli.main([*call, "6"]) == 1
+    assert "test_timeout" in load_tasks(tmp_path / "o.jsonl").tasks[0].metadata["certification"]["reason"]
+    assert cli.main([*call, "60"]) == 0
+    assert load_tasks(tmp_path / "o.jsonl").tasks[0].certified
 
 
 @pytest.mark.slow
@@ -116,6 +148,14 @@ def test_digests_of_images() -> None:
     assert digest_in(rows, "sweb/x") == digest_in(rows, "docker.io/sweb/x:latest") == f"sweb/x@{sha}"
     assert digest_in(rows, f"sweb/x@{sha}") == f"sweb/x@{sha}"
     assert digest_in(rows, "local/y:1") == "sha256:2" and digest_in(rows, "z") == ""
+
+
+def test_a_server_that_does_not_answer_costs_the_digest_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the certification: on Python 3.10, asyncio's TimeoutError is another class than the built-in one."""
+    monkeypatch.setattr(digests, "_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = SandboxSettings(swe_exec_server_urls=[f"http://127.0.0.1:{silent.getsockname()[1]}"])
+        assert asyncio.run(digests.image_digest(config, "pool", "x")) == ""
 
 
 def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -36,7 +37,7 @@ async def image_digest(config: SandboxSettings, provider_name: str, image: str) 
         if provider_name == "pool":
             return await _from_exec_servers(config, image)
         return await _from_engine(provider_name, image)
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError) as error:
+    except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError, KeyError) as error:
         log.warning("digest of %s not found: %s", image, error)
         return ""
 

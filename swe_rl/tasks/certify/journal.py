@@ -9,19 +9,33 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from swe_rl.config import Config
+from swe_rl.config.grading import GradingSettings
+from swe_rl.grading.cache import GRADED_METADATA, grader_version
 from swe_rl.tasks.certify.outcome import UNKNOWN, Outcome
 from swe_rl.types import Task
 
 _UNGRADED = ("certified", "flaky", "metadata", "data_source", "problem_statement")  # fields that change no grading
+_SETTINGS = (
+    *(name for name in GradingSettings.model_fields if name not in ("verdict_cache", "reward_not_submitted")),
+    "swe_eval_timeout",
+    "swe_docker_registry",
+    "sandbox_max_processes",
+    "sandbox_memory_mb",
+    "sandbox_file_mb",
+)
 
 
-def task_key(task: Task, repeat: int, sandbox: str) -> str:
-    """A hash of everything that a task's outcome depends on: a changed task is certified again."""
+def task_key(task: Task, repeat: int, sandbox: str, config: Config) -> str:
+    """A hash of everything that a task's outcome depends on: a changed task is certified again, and so is one whose gradings
+    would go by other settings or by another grader."""
     values = {k: v for k, v in dataclasses.asdict(task).items() if k not in _UNGRADED}
+    values["metadata"] = [task.metadata.get(name) for name in GRADED_METADATA]
     if task.archive and Path(task.archive).is_file():
         status = Path(task.archive).stat()
         values["archive"] = [task.archive, status.st_size, status.st_mtime_ns]
-    text = json.dumps([values, repeat, sandbox], sort_keys=True, ensure_ascii=True)
+    settings = [getattr(config, name) for name in _SETTINGS]
+    text = json.dumps([values, repeat, sandbox, settings, grader_version()], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:24]
 
 

@@ -39,7 +39,7 @@ async def certify_tasks(
 
     async def worker() -> None:
         for task in waiting:
-            key = task_key(task, repeat, provider.name)
+            key = task_key(task, repeat, provider.name, config)
             outcome = journal.finished.get(key)
             if outcome is None:
                 outcome = await certify_task(task, provider, config, repeat=repeat)
