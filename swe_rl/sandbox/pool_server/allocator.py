@@ -126,17 +126,17 @@ class Allocator:
         ticket: Ticket[Lease] = Ticket(
             request.run, request.image, asyncio.get_running_loop().create_future(), set(avoid)
         )
-        self.line.join(ticket)
-        self.serve()
         try:
+            self.line.join(ticket)
+            self.serve()
             await asyncio.wait({ticket.granted}, timeout=deadline.remaining())
             if ticket.granted.done():
                 return ticket.granted.result()
-            self.line.leave(ticket)
             raise PoolFault("unavailable", self._why(request, failures))
-        except asyncio.CancelledError:
+        except BaseException:
             self.line.leave(ticket)
-            if ticket.granted.done():  # granted in the same moment: give the slot back, nothing was made there
+            # Granted in the same moment: give the slot back, nothing was made there.
+            if ticket.granted.done() and ticket.granted.exception() is None:
                 await self._book.change(ticket.granted.result(), LeaseState.CLOSED, "its caller had gone")
                 self.serve()
             raise

@@ -126,7 +126,10 @@ class Fleet:
             node.health.failed(f"{type(error).__name__}: {error}")
         if node.state != before:
             log.warning("node %s: %s -> %s %s", node.url, before, node.state, node.health.last_error)
-        self.on_capacity()
+        try:
+            self.on_capacity()
+        except Exception:
+            log.exception("those who wait could not be served")
 
     def _load(self, node: Node) -> float:
         return self._book.used(node.url) / node.capacity

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
+
+from swe_rl.errors import UsageError
+from swe_rl.sandbox.container.image_names import normalized
+
+
+def _image(name: str) -> str:
+    try:
+        normalized(name)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return name
+
 
 Name = Annotated[str, Field(max_length=300)]
 Key = Annotated[str, Field(min_length=8, max_length=200)]
@@ -18,7 +30,7 @@ class Body(BaseModel):
 class AllocateBody(Body):
     """Ask for a sandbox. `deadline_s`: what is left to the attempt, waiting included; `ttl_s`: life without heartbeats."""
 
-    image: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][\w.:/@-]*$", max_length=500)]
+    image: Annotated[str, Field(max_length=500), AfterValidator(_image)]
     idempotency_key: Key
     run: Name = "default"
     instance_id: Name = Field("", validation_alias=AliasChoices("instance_id", "task"))

@@ -13,7 +13,7 @@ Place = TypeVar("Place")
 
 @dataclass(eq=False)
 class Ticket(Generic[Place]):
-    """One request that waits. `granted` resolves to the place it got; cancel it to leave the line."""
+    """One request that waits. `granted` resolves to the place it got, or why it can get none; cancel it to leave the line."""
 
     run: str
     image: str
@@ -57,7 +57,12 @@ class WaitingLine(Generic[Place]):
             if ticket.granted.done():  # cancelled while it stood in line
                 self.leave(ticket)
                 return True
-            got = place(ticket)
+            try:
+                got = place(ticket)
+            except Exception as error:  # this ticket's own fault: those behind it are served
+                self.leave(ticket)
+                ticket.granted.set_exception(error)
+                return True
             if got is not None:
                 self.leave(ticket)
                 ticket.granted.set_result(got)
