@@ -98,10 +98,13 @@ class FakeNode:
         if self.refuse_destroys:
             self.refuse_destroys -= 1
             return web.json_response({"error": {"kind": "engine_error", "message": "device busy"}}, status=500)
-        for key, value in list(self.containers.items()):
-            if body["container_id"] in (key, value["name"]):
-                del self.containers[key]
-        return web.json_response({"destroyed": True})
+        key = body["idempotency_key"]
+        if key not in self.answers:
+            named = [key for key, value in self.containers.items() if body["container_id"] in (key, value["name"])]
+            for container in named:
+                del self.containers[container]
+            self.answers[key] = {"destroyed": bool(named)}
+        return web.json_response(self.answers[key])
 
     def _answer(self, request: web.Request, value: Any) -> web.Response:
         if self.lose_answers:

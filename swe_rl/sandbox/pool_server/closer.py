@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import sqlite3
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,10 +57,13 @@ class Closer:
         closing = self._closing.get(lease.id)
         return closing.failures if closing else 0
 
-    async def destroy(self, node: str, container: str, key: str) -> bool:
-        """True when the node says that the container is gone. Raises NodeUnreachable or NodeRefused."""
+    async def destroy(self, node: str, container: str) -> bool:
+        """True when the node says that the container is gone. Raises NodeUnreachable or NodeRefused.
+
+        Every try has a key of its own: an earlier one may have been answered before the container existed.
+        """
         try:
-            payload = {"container_id": container, "idempotency_key": key}
+            payload = {"container_id": container, "idempotency_key": f"destroy-{uuid.uuid4().hex}"}
             await self._api.call(node, DESTROY_PATH, payload, timeout=DESTROY_SECONDS)
         except NodeRefused as error:
             if error.status not in (404, 410):
@@ -83,7 +87,7 @@ class Closer:
                 if not written:
                     await self._book.change(lease, LeaseState.CLOSING, reason)
                     written = True
-                await self.destroy(lease.node, lease.container_id or lease.container_name, f"destroy-{lease.id}")
+                await self.destroy(lease.node, lease.container_id or lease.container_name)
                 if created:
                     await self._closed(lease)
                     return

@@ -75,7 +75,7 @@ class Reaper:
         if lease is not None and lease.holds_slot:
             return
         try:
-            await self._closer.destroy(node.url, container_id, f"orphan-{container_id}")
+            await self._closer.destroy(node.url, container_id)
             self.orphans_destroyed += 1
             log.warning("node %s: destroyed container %s, which no lease holds", node.url, container_id)
         except (NodeUnreachable, NodeRefused) as error:
