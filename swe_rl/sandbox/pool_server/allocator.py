@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 
 from swe_rl.deadline import Deadline
+from swe_rl.owned_tasks import cancel_all
 from swe_rl.sandbox.pool_server.book import Book
 from swe_rl.sandbox.pool_server.closer import Closer
 from swe_rl.sandbox.pool_server.faults import PoolFault
@@ -29,7 +30,7 @@ class Allocator:
         self.line: WaitingLine[Lease] = WaitingLine()
         self._pool_id, self._book, self._fleet, self._closer = pool_id, book, fleet, closer
         self._api, self._settings = api, settings
-        self._tasks: dict[str, asyncio.Task[Lease]] = {}
+        self._tasks: dict[str, tuple[AllocateBody, asyncio.Task[Lease]]] = {}
         self._listeners: Counter[str] = Counter()
         self._creating: set[str] = set()  # keys whose container is being made: no longer cancelled
 
@@ -38,11 +39,16 @@ class Allocator:
         key = request.idempotency_key
         known = self._book.of_key(key)
         if known is not None and known.state is not LeaseState.CREATING:
-            return _same_request(known, request)
-        task = self._tasks.get(key)
+            _same_request(known, request)
+            if known.state is not LeaseState.OPEN:
+                raise PoolFault("lease_gone", f"the lease of this request has ended: {known.reason}")
+            known.claimed = True
+            return known
+        first, task = self._tasks.get(key, (request, None))
+        _same_request(first, request)
         if task is None:
             task = asyncio.create_task(self._allocate(request), name=f"allocate {key}")
-            self._tasks[key] = task
+            self._tasks[key] = (request, task)
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
         self._listeners[key] += 1
         try:
@@ -65,9 +71,7 @@ class Allocator:
             self.line.serve(self._place)
 
     async def aclose(self) -> None:
-        for task in list(self._tasks.values()):
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await cancel_all(task for _, task in self._tasks.values())
 
     def _drop_if_abandoned(self, key: str, task: asyncio.Task[Lease]) -> None:
         """Nobody came back for this request: it leaves the line, or what was made for it is closed again."""
@@ -190,9 +194,6 @@ class Allocator:
         return f"no sandbox for {request.image} within {waited:.0f} s (nodes: {nodes}; {len(self.line)} wait){last}"
 
 
-def _same_request(lease: Lease, request: AllocateBody) -> Lease:
-    if (lease.image, lease.run, lease.instance_id) != (request.image, request.run, request.instance_id):
+def _same_request(first: Lease | AllocateBody, request: AllocateBody) -> None:
+    if (first.image, first.run, first.instance_id) != (request.image, request.run, request.instance_id):
         raise PoolFault("key_conflict", "this idempotency key belongs to another allocate request")
-    if lease.state is not LeaseState.OPEN:
-        raise PoolFault("lease_gone", f"the lease of this request has ended: {lease.reason}")
-    return lease
