@@ -100,7 +100,7 @@ class Pool:
             except PoolFault as fault:
                 gone[lease_id] = str(fault)
                 continue
-            if seconds_left is not None:
+            if seconds_left:  # 0: the deadline has passed, it stays where it was
                 lease.deadline_at = now + seconds_left + self.settings.deadline_grace
             self.book.renew(lease)
             alive[lease_id] = round(lease.expires_at - now, 3)

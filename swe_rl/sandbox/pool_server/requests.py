@@ -44,7 +44,7 @@ class AllocateBody(Body):
 
 
 class HeartbeatBody(Body):
-    """`leases`: {lease id: seconds left to its attempt}; a bare `lease_id` renews without moving the deadline."""
+    """`leases`: {lease id: seconds left to its attempt}; 0 and a bare `lease_id` renew without moving the deadline."""
 
     lease_id: Name | None = None
     leases: Annotated[dict[str, Annotated[float, Field(ge=0, le=7 * DAY)]], Field(max_length=10_000)] = {}
