@@ -75,6 +75,8 @@ def _unwrap(value: Any, name: str) -> Any:
         call = _NUMPY_CALL.match(stripped)
         if call:
             stripped = call.group(1).strip()
+            if not stripped:
+                return []
         if stripped[0] not in "[\"'(":
             return [line.strip() for line in stripped.splitlines() if line.strip()]
         try:
@@ -103,7 +105,7 @@ def _python_list(source: str, name: str) -> list[str]:
 
 
 def mapping(value: Any, name: str) -> dict[str, Any]:
-    """A dict from a dict or a JSON string of one (Parquet files often hold nested values as text)."""
+    """A new dict from a dict or a JSON string of one (Parquet files often hold nested values as text)."""
     if is_missing(value):
         return {}
     if isinstance(value, str):
@@ -113,7 +115,7 @@ def mapping(value: Any, name: str) -> dict[str, Any]:
             raise ValueError(f"{name} is text that is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{name} is {type(value).__name__}, not an object")
-    return value
+    return dict(value)  # the row stays as it was, whatever is taken out
 
 
 def flag(value: Any, name: str) -> bool | None:

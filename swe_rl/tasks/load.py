@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from swe_rl.errors import DataError
+from swe_rl.errors import DataError, SweRlError
 from swe_rl.tasks.forms import COLUMNS, task_from_row
 from swe_rl.tasks.rows import RawRow, iter_rows
 from swe_rl.types import Task
@@ -61,6 +61,10 @@ def read_row(raw: RawRow, *, for_training: bool = True) -> Task | RowError:
         return task_from_row(raw.value, fallback_id=f"{_stem(raw.file)}-{raw.line}", for_training=for_training)
     except (ValueError, RecursionError) as error:
         return RowError(raw.file, raw.line, str(error))
+    except SweRlError:
+        raise  # a wrong setting, not a wrong row
+    except Exception as error:  # rows are hostile input: what no check expected costs one row, not the run
+        return RowError(raw.file, raw.line, f"{type(error).__name__}: {error}")
 
 
 def _stem(file: str) -> str:
@@ -72,6 +76,11 @@ def iter_tasks(path: str | Path) -> Iterator[Task | RowError]:
 
     Raises DataError where the file is missing, empty, damaged or of no known form.
     """
+    return (item for _, item in _located(path))
+
+
+def _located(path: str | Path) -> Iterator[tuple[RawRow, Task | RowError]]:
+    """Each row as found, and what `iter_tasks` says of it."""
     seen: dict[str, str] = {}
     for raw in iter_rows(path, COLUMNS):
         result = read_row(raw)
@@ -79,7 +88,7 @@ def iter_tasks(path: str | Path) -> Iterator[Task | RowError]:
             first = seen.setdefault(result.instance_id, f"{raw.file}:{raw.line}")
             if first != f"{raw.file}:{raw.line}":
                 result = RowError(raw.file, raw.line, f"instance_id {result.instance_id} was already read at {first}")
-        yield result
+        yield raw, result
 
 
 def load_tasks(path: str | Path, *, only_certified: bool = False, with_scripts: bool = False) -> TaskSet:
@@ -90,13 +99,13 @@ def load_tasks(path: str | Path, *, only_certified: bool = False, with_scripts: 
     Raises DataError where the file cannot be read, no row is usable, or certification leaves none.
     """
     result = TaskSet([])
-    for item in iter_tasks(path):
+    for raw, item in _located(path):
         if isinstance(item, RowError):
             result.rejected.append(item)
         elif only_certified and (reason := not_certified(item)):
             result.left_out[item.instance_id] = reason
         elif with_scripts and (problem := _add_script(item)):
-            result.rejected.append(RowError(str(path), 0, problem))
+            result.rejected.append(RowError(raw.file, raw.line, problem))
         else:
             result.tasks.append(item)
     if not result.tasks and result.left_out:

@@ -11,6 +11,7 @@ import pytest
 
 from swe_rl import cli
 from swe_rl.tasks.load import load_tasks
+from tests.tasks.test_load import FORMS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +24,15 @@ def test_inspect_counts(cases: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert counts["missing_fields"] == {"eval_script": 80, "pass_to_pass": 1}
     assert counts["certification"] == {"not certified": 80} and counts["forms"] == {"swebench": 80}
     assert counts["fail_to_pass"] == {"min": 1, "median": 1, "p95": 4, "max": 12}
+
+
+def test_inspect_names_the_form_of_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [json.dumps(row).replace("own__project-1", f"own__project-{n}") for n, row in enumerate(FORMS.values())]
+    text = "\n".join(texts)
+    (tmp_path / "d.jsonl").write_text(text)
+    assert cli.main(["data", "inspect", str(tmp_path / "d.jsonl"), "--json"]) == 0
+    forms = json.loads(capsys.readouterr().out)["forms"]
+    assert forms == {"swe-rl": 1, "instance-column": 2, "swebench": 1, "areal": 1, "slime": 1}
 
 
 def test_inspect_prints_tables_and_no_markup_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,23 @@ def test_json_python_and_numpy_lists_come_back(values: list[str]) -> None:
     assert fields.string_list(repr(values), "x") == values
 
 
-@pytest.mark.parametrize("nothing", [None, "", "[]", "nan", "None", [], float("nan"), "()", "   "])
+NOTHING = [
+    None,
+    "",
+    "[]",
+    "nan",
+    "None",
+    [],
+    float("nan"),
+    "()",
+    "   ",
+    "array()",
+    "np.array( )",
+    "list(, dtype=object)",
+]
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
 def test_nothing_is_an_empty_list(nothing: object) -> None:
     assert fields.string_list(nothing, "x") == []
 

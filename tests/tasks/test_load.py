@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swe_rl.errors import DataError
+from swe_rl.tasks import load
+from swe_rl.tasks.forms import task_from_row
 from swe_rl.tasks.load import RowError, find_task, iter_tasks, load_tasks, write_tasks
 from swe_rl.types import Task
 
@@ -248,6 +250,24 @@ def test_scripts_are_made_or_the_row_is_rejected(tmp_path: Path, cases: Path) ->
     found = load_tasks(path, with_scripts=True)
     assert len(found.tasks) == 2 and all("git apply" in task.eval_script for task in found.tasks)
     assert "swebench" in found.rejected[0].reason and "own/project" in found.rejected[0].reason
+    assert str(found.rejected[0]).startswith(f"{path}:3: ")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_row_is_left_as_it_was(name: str) -> None:
+    row = json.loads(json.dumps(FORMS[name]))
+    first = task_from_row(row)
+    assert row == FORMS[name] and task_from_row(row) == first
+
+
+def test_a_reader_that_stumbles_costs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumbling(row: dict[str, Any], **options: Any) -> Task:
+        return [][row["instance_id"] == "a-1"] if row["instance_id"] == "a-1" else task_from_row(row, **options)
+
+    monkeypatch.setattr(load, "task_from_row", stumbling)
+    path = lines(tmp_path / "d.jsonl", [PLAIN, {**PLAIN, "instance_id": "a-1"}])
+    found = load_tasks(path)
+    assert len(found.tasks) == 1 and str(found.rejected[0]) == f"{path}:2: IndexError: list index out of range"
 
 
 def test_real_datasets(cases: Path) -> None:
