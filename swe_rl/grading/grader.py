@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
@@ -37,14 +38,14 @@ async def grade_patch(
         return GradeResult(policy.verdict, policy.detail(), seconds={"total": time.monotonic() - started})
 
     async def grade() -> GradeResult:
-        return await _graded(task, policy, provider, deadline)
+        # Of what policy found only the patch: other patches that leave the same one share this result.
+        return await _graded(task, PolicyResult(policy.patch), provider, deadline)
 
     if settings.verdict_cache and task.flaky is False:
         result = await cache.get(cache_key(task, policy.patch, provider.name), grade, deadline)
-        # The same remains of another patch may have been stripped differently: what was left out is this attempt's own.
-        result.detail = {**result.detail, **policy.detail()}
-        return result
-    return await grade()
+    else:
+        result = await grade()
+    return replace(result, detail={**policy.detail(), **result.detail})
 
 
 async def grade_empty(task: Task, provider: SandboxProvider, deadline: Deadline) -> GradeResult:

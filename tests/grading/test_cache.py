@@ -154,6 +154,39 @@ async def test_flaky_and_uncertified_tasks_are_graded_every_time(lab):
     assert cache.metrics()["graded"] == 0
 
 
+async def test_what_policy_left_out_is_each_attempts_own(lab):
+    """A and B leave the same patch to grade; A came with weakened tests, B alone: in whatever order, at once or later."""
+    cache, provider = VerdictCache(), Lossy(None, "\nN done 1\n\nN same\n")
+    fix, both = (
+        lab.files({"calc.py": FIXED}),
+        lab.files({"calc.py": FIXED, "tests/test_shout.py": "def test(): pass\n"}),
+    )
+
+    async def graded(patch):
+        return await grade_patch(lab.task, patch, provider, GradingSettings(), Deadline(30), cache=cache)
+
+    first = await graded(both)
+    assert first.detail["test_files_left_out"] == ["tests/test_shout.py"] and "cached" not in first.detail
+    first.detail["mine"] = True  # whatever a caller does to its result is nobody else's
+    for alone in (await graded(fix), (await asyncio.gather(graded(both), graded(fix)))[1]):
+        assert {"test_files_left_out", "mine"}.isdisjoint(alone.detail)
+        assert alone.detail["files"] == ["calc.py"] and alone.detail["cached"] == "remembered"
+    assert (await graded(both)).detail["test_files_left_out"] == ["tests/test_shout.py"]
+    assert cache.metrics()["graded"] == 1
+
+
+async def test_a_shared_grading_has_nothing_of_anothers_patch(lab):
+    fix, both = (
+        lab.files({"calc.py": FIXED}),
+        lab.files({"calc.py": FIXED, "tests/test_shout.py": "def test(): pass\n"}),
+    )
+    cache, provider = VerdictCache(), Lossy(None, "\nN done 1\n\nN same\n", delay=0.2)
+    grades = (grade_patch(lab.task, p, provider, GradingSettings(), Deadline(30), cache=cache) for p in (both, fix))
+    weak, alone = await asyncio.gather(*grades)
+    assert cache.metrics()["shared"] == 1 and alone.detail["cached"] == "shared"
+    assert "test_files_left_out" in weak.detail and "test_files_left_out" not in alone.detail
+
+
 class Slow(Broken):
     """Opens late, and its command runs out of time while the tests run."""
 
@@ -187,8 +220,8 @@ async def test_a_late_sandbox_is_not_a_slow_test(delay, verdict, lab):
 class Lossy(Slow):
     """Its command ends, but what it printed last does not arrive."""
 
-    def __init__(self, returncode, end):
-        super().__init__(0.0)
+    def __init__(self, returncode, end, delay=0.0):
+        super().__init__(delay)
         self.returncode, self.end = returncode, end
 
     async def exec(self, command, *, timeout, **_):
