@@ -32,10 +32,13 @@ class Allocator:
         self._api, self._settings = api, settings
         self._tasks: dict[str, tuple[AllocateBody, asyncio.Task[Lease]]] = {}
         self._listeners: Counter[str] = Counter()
+        self.stopping = False  # the pool closes: nobody is let in any more
         self._creating: set[str] = set()  # keys whose container is being made: no longer cancelled
 
     async def allocate(self, request: AllocateBody) -> Lease:
         """An open lease. Raises PoolFault: unavailable, image_missing, image_unusable, lease_gone (the key's lease has ended)."""
+        if self.stopping:
+            raise PoolFault("unavailable", "the pool server is closing")
         key = request.idempotency_key
         known = self._book.of_key(key)
         if known is not None and known.state is not LeaseState.CREATING:
@@ -67,7 +70,7 @@ class Allocator:
 
     def serve(self) -> None:
         """Hand free slots to those who wait. Called whenever a slot or a node may have become free."""
-        if len(self.line) and self._fleet.free_slots():
+        if not self.stopping and len(self.line) and self._fleet.free_slots():
             self.line.serve(self._place)
 
     async def aclose(self) -> None:

@@ -7,6 +7,7 @@ import logging
 import time
 from typing import Any
 
+from swe_rl.deadline import Deadline
 from swe_rl.sandbox.pool_server.allocator import Allocator
 from swe_rl.sandbox.pool_server.book import Book
 from swe_rl.sandbox.pool_server.closer import Closer
@@ -20,6 +21,7 @@ from swe_rl.sandbox.pool_server.settings import PoolSettings
 from swe_rl.sandbox.pool_server.store import Store
 
 log = logging.getLogger(__name__)
+CLOSE_PAUSE = 0.05  # seconds between two looks at what is left to close
 
 
 class Pool:
@@ -73,10 +75,17 @@ class Pool:
         self.store.close()
 
     async def close_all(self, reason: str, *, within: float) -> int:
-        """Close every lease, waiting at most `within` seconds; returns how many are still not gone."""
-        tasks = [self.closer.begin(lease, reason) for lease in self.book.active()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=within)
+        """Let nobody in any more and close every lease, also those that are being made; returns how many are not gone.
+
+        It takes little more than `within` seconds.
+        """
+        deadline = Deadline(within)
+        self.allocator.stopping = True
+        await self.allocator.aclose()
+        while (left := self.book.active()) and not deadline.expired():
+            closing = [self.closer.begin(lease, reason) for lease in left]
+            await asyncio.wait(closing, timeout=deadline.remaining())
+            await asyncio.sleep(deadline.bound(CLOSE_PAUSE))
         return len(self.book.active())
 
     def lease(self, lease_id: str) -> Lease:
