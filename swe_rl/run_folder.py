@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from swe_rl.errors import ConfigError, UsageError
 # Settings that may change between the start and the continuation of a run without changing what is computed.
 FREE_TO_CHANGE = frozenset(
     (
-        *("run_dir", "run_name", "export_root", "auto_resume", "load", "save", "save_keep", "swe_save_traj_dir"),
+        *("run_dir", "run_name", "export_root", "auto_resume", "load", "save_keep", "swe_save_traj_dir"),
         *("progress", "use_wandb", "wandb_project", "wandb_group", "wandb_key", "wandb_mode", "debug_mode"),
         *("ray_address", "ray_object_store_mb", "engine_urls", "engine_start_timeout", "sandbox_root"),
         *("swe_env_server_url", "swe_env_server_port", "swe_exec_server_urls", "swe_server_token"),
@@ -45,27 +46,20 @@ class RunFolder:
         self._lock: Any = None
 
     @classmethod
-    def open(cls, config: Config) -> RunFolder:
+    def open(cls, config: Config, *, admit: Callable[[RunFolder, Config], None] | None = None) -> RunFolder:
         """Create the run's folder, or find the unfinished run that the same command started (`auto_resume`).
 
+        admit: called before anything is written; what it raises ends the start without a trace.
         Raises UsageError if the run is in use by another process or finished, ConfigError if its settings differ.
         """
-        root = Path(config.export_root)
-        if config.run_dir:
-            path, resumed = Path(config.run_dir), (Path(config.run_dir) / "config.yaml").exists()
-            if resumed:
-                _check_same_settings(path, config)
-        else:
-            found = _unfinished(root / "latest", config) if config.auto_resume and not config.run_name else None
-            path, resumed = (found, True) if found else (_new_path(root, config), False)
-            if not found and (path / "config.yaml").exists():
-                _check_same_settings(path, config)
-                resumed = True
+        run = cls._found(config)
+        if admit is not None:
+            admit(run, config)
+        path = run.path
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--run-dir/--export-root: cannot make {path}: {error.strerror}") from None
-        run = cls(path, config, resumed=resumed)
         run._take_lock()
         if run.summary.exists():
             raise UsageError(
@@ -73,9 +67,44 @@ class RunFolder:
             )
         for folder in (run.attempts, run.checkpoints, run.logs, run.path / "evaluations"):
             folder.mkdir(parents=True, exist_ok=True)
+        if config.save:
+            run._claim_checkpoints()
         write_atomically(path / "config.yaml", dump_yaml(config))
         _point_latest(path)
         return run
+
+    @classmethod
+    def _found(cls, config: Config) -> RunFolder:
+        """The run that these settings mean: an unfinished one, or a new one that nothing was written of yet."""
+        root = Path(config.export_root)
+        if config.run_dir:
+            path = Path(config.run_dir).resolve()  # it may be named by the link `latest`
+        else:
+            found = _unfinished(root / "latest", config) if config.auto_resume and not config.run_name else None
+            path = found or _new_path(root, config)
+        resumed = (path / "config.yaml").exists()
+        if resumed:
+            _check_same_settings(path, config)
+            if not config.auto_resume and not (path / "summary.json").exists():
+                raise UsageError(
+                    f"{path} holds an unfinished run, which --no-auto-resume says not to continue; "
+                    "choose another --run-dir or --run-name"
+                )
+        return cls(path, config, resumed=resumed)
+
+    def _claim_checkpoints(self) -> None:
+        """A `--save` folder belongs to one run: another would remove its checkpoints and continue from them."""
+        claim, owner = self.checkpoints / ".run", str(self.path.resolve())
+        if claim.exists():
+            found = claim.read_text().strip()
+        else:
+            found = owner if self.resumed or not any(self.checkpoints.glob("step_*")) else "another run"
+        if found != owner:
+            raise ConfigError(
+                f"--save {self.checkpoints} (SAVE_CKPT) holds the checkpoints of {found}; choose another folder, "
+                f"and --load {self.checkpoints}/step_... to continue from one of them"
+            )
+        write_atomically(claim, owner + "\n")
 
     def bind(self, config: Config) -> Config:
         """The settings with every folder of this run filled in, for processes that know the config only."""
@@ -85,6 +114,12 @@ class RunFolder:
     def evaluation(self, label: str) -> Path:
         """Where the result of an evaluation is kept."""
         return self.path / "evaluations" / f"{label}.json"
+
+    def forget_evaluations_after(self, step: int) -> None:
+        """On resume: results of weights that are about to be made again."""
+        for file in (self.path / "evaluations").glob("step-*.json"):
+            if file.stem.removeprefix("step-").isdigit() and int(file.stem.removeprefix("step-")) > step:
+                file.unlink()
 
     def _take_lock(self) -> None:
         self._lock = (self.path / ".lock").open("w")
@@ -150,6 +185,8 @@ def _check_same_settings(path: Path, config: Config) -> None:
 
 def _point_latest(path: Path) -> None:
     link = path.parent / "latest"
+    if link.is_dir() and not link.is_symlink():
+        return  # a folder of the user's own
     temporary = path.parent / f".latest.{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)

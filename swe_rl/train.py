@@ -13,13 +13,15 @@ from swe_rl.cluster.preflight import check_disk
 from swe_rl.cluster.processes import end_recorded_processes
 from swe_rl.cluster.session import Session, training_session
 from swe_rl.config import Config
+from swe_rl.errors import InfraError
 from swe_rl.evaluate.held_out import choose, rates
+from swe_rl.observe.logs import set_up_logging
 from swe_rl.observe.metrics import MetricsLog, drop_after
 from swe_rl.observe.plots import draw_plots
 from swe_rl.observe.progress import Display
 from swe_rl.observe.summary import Totals, build_summary, print_summary
 from swe_rl.rollout.batch import RolloutBatch
-from swe_rl.rollout.remote import RolloutCall
+from swe_rl.rollout.remote import OnProgress, RolloutCall
 from swe_rl.run_folder import RunFolder, read_json, write_json
 from swe_rl.tasks.load import load_tasks
 from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoint
@@ -30,8 +32,8 @@ from swe_rl.trainer.guard.watch import Alarm
 
 def drive(config: Config) -> None:
     """Open or continue the run's folder, start all parts, train, and leave a summary."""
-    run = RunFolder.open(config)
-    check_disk(run, config)
+    set_up_logging(config)
+    run = RunFolder.open(config, admit=check_disk)
     end_recorded_processes(run.processes)  # what a SIGKILL of an earlier start of this run left
     config = run.bind(config)
     log = MetricsLog(run.metrics, config, run_name=run.name)
@@ -60,7 +62,9 @@ class Driver:
         self.totals = Totals()
         self.recovery = Recovery(config, session.trainer)
         self.version_offset = 0
-        self.pushed = 0  # the version that the engines serve: at first the weights that they loaded when they started
+        # The version that the engines serve: at first the weights that they loaded when this run started them. What engines
+        # that were running already hold, nobody knows.
+        self.pushed: int | None = None if config.engine_urls else 0
         self.pushed_after = 0  # the rollout step after which those weights were made
         self.sampled_after = 0  # the same of the weights that sample the rollout under way
 
@@ -126,6 +130,7 @@ class Driver:
             self.recovery.resume(self.step, Path(source).resolve(), state.get("guard", {}), own=newest is not None)
             self.display.say(f"continuing after step {self.step} from {source}")
         drop_after(self.run.metrics, self.step)
+        self.run.forget_evaluations_after(self.step)
         self.push_weights()
 
     def sample(self) -> RolloutCall:
@@ -137,12 +142,21 @@ class Driver:
         """Wait for the step's attempts and write down how they went."""
         started = time.monotonic()
         with self.display.stage(f"attempts of step {self.step + 1}") as show:
-            batch: RolloutBatch = call.result(show)
-        self.engines.check()
+            batch: RolloutBatch = self.result_of(call, show)
         self.totals.add(batch.counts)
         self.totals.spend("rollout", time.monotonic() - started)
         self.log.log("rollout", self.step + 1, batch.metrics)
         return batch
+
+    def result_of(self, call: RolloutCall, show: OnProgress) -> Any:
+        """The call's result. A dead engine is told with the end of its log: attempts know only that nobody answers."""
+        try:
+            result = call.result(show)
+        except InfraError:
+            self.engines.check()
+            raise
+        self.engines.check()
+        return result
 
     def wait(self, call: RolloutCall) -> None:
         """Let a rollout end that training has overtaken."""
@@ -230,7 +244,7 @@ class Driver:
             "guard": self.recovery.state_dict(),
         }
         path = checkpoint_folder(self.run.checkpoints, self.step).resolve()
-        self.trainer.save(path, state, spare=self.recovery.good.path)
+        self.trainer.save(path, state, spare=self.recovery.good.needed())
         self.recovery.saved(self.step, path, restored=restored)
         draw_plots(self.run.metrics, self.run.plots)
 
@@ -258,7 +272,7 @@ class Driver:
             tasks, attempts=attempts, temperature=temperature, label=label, attempts_dir=folder
         )
         with self.display.stage(f"evaluating {label}") as show:
-            return rates(call.result(show), seed=self.config.seed)
+            return rates(self.result_of(call, show), seed=self.config.seed)
 
     def finish(self) -> None:
         """Export the policy, draw the curves, write and print the summary: the mark of a finished run."""

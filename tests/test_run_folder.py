@@ -61,3 +61,56 @@ def test_a_place_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot make"):
         RunFolder.open(config(tmp_path / "file"))
+
+
+def test_a_run_is_continued_by_the_link_latest(tmp_path: Path) -> None:
+    first = RunFolder.open(config(tmp_path, run_name="x"))
+    first.close()
+    again = RunFolder.open(config(tmp_path, run_dir=str(tmp_path / "latest")))
+    assert again.resumed and again.path == first.path.resolve()
+    assert (tmp_path / "latest").resolve() == first.path.resolve()
+
+
+def test_a_folder_of_checkpoints_belongs_to_one_run(tmp_path: Path) -> None:
+    shared = tmp_path / "ckpt"
+    first = RunFolder.open(config(tmp_path / "a", save=str(shared)))
+    (shared / "step_000002").mkdir()
+    first.close()
+    with pytest.raises(ConfigError, match=r"--save .* holds the checkpoints of .*a/swe-rl_.*--load"):
+        RunFolder.open(config(tmp_path / "b", save=str(shared)))
+    again = RunFolder.open(config(tmp_path / "a", save=str(shared)))
+    assert again.resumed and again.path.resolve() == first.path.resolve()
+    again.close()
+    other = RunFolder.open(config(tmp_path / "a", run_name="c", save=str(tmp_path / "other")))
+    other.close()
+    with pytest.raises(ConfigError, match=r"other settings \(save\)"):  # its checkpoints would be lost
+        RunFolder.open(config(tmp_path / "a", run_name="c", save=str(tmp_path / "elsewhere")))
+    (tmp_path / "strange" / "step_000001").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="another run"):
+        RunFolder.open(config(tmp_path / "d", save=str(tmp_path / "strange")))
+
+
+def test_no_auto_resume_never_continues(tmp_path: Path) -> None:
+    RunFolder.open(config(tmp_path, run_name="x")).close()
+    with pytest.raises(UsageError, match="--no-auto-resume"):
+        RunFolder.open(config(tmp_path, run_name="x", auto_resume=False))
+    with pytest.raises(UsageError, match="--no-auto-resume"):
+        RunFolder.open(config(tmp_path, run_dir=str(tmp_path / "x"), auto_resume=False))
+    assert not RunFolder.open(config(tmp_path, auto_resume=False)).resumed
+
+
+def test_what_refuses_a_run_leaves_no_trace(tmp_path: Path) -> None:
+    def refuse(run: RunFolder, _config: Config) -> None:
+        raise UsageError(f"{run.path.name}: no room")
+
+    with pytest.raises(UsageError, match="x: no room"):
+        RunFolder.open(config(tmp_path, run_name="x"), admit=refuse)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluations_of_weights_that_are_made_again_are_forgotten(tmp_path: Path) -> None:
+    run = RunFolder.open(config(tmp_path))
+    for label in ("before", "step-10", "step-15"):
+        run.evaluation(label).write_text("{}")
+    run.forget_evaluations_after(10)
+    assert [run.evaluation(label).exists() for label in ("before", "step-10", "step-15")] == [True, True, False]

@@ -9,22 +9,30 @@ from pathlib import Path
 from swe_rl.config import Config
 from swe_rl.errors import UsageError
 from swe_rl.run_folder import RunFolder
+from swe_rl.trainer.checkpoint_folder import list_checkpoints
 
 CHECKPOINTS_AT_ONCE = 3  # kept ones and the one being written
 BYTES_PER_PARAMETER = 12  # of a checkpoint: weights and AdamW's two moments in fp32, whatever the model folder holds
 
 
 def check_disk(run: RunFolder, config: Config) -> None:
-    """Raise UsageError unless the run's disk has room for its checkpoints (estimated from the model's size) and 200 MB."""
+    """Raise UsageError unless the checkpoints' disk has room for those to come (estimated from the model's size) and 200 MB.
+
+    Called before anything of a new run is written; the checkpoints of one that is continued are there already.
+    """
     weights = sum(file.stat().st_size for file in Path(config.hf_checkpoint).glob("*.safetensors"))
-    checkpoints = max(CHECKPOINTS_AT_ONCE, config.save_keep + 1) + config.guard  # the guard may hold an older good one
+    checkpoints = max(CHECKPOINTS_AT_ONCE, config.save_keep + 1)
+    if config.guard:  # it may hold an older good one, and one that may become the next
+        checkpoints += 2
+    checkpoints = max(1, checkpoints - len(list_checkpoints(run.checkpoints)))
     parameters = weights // _bytes_per_weight(Path(config.hf_checkpoint))
     needed = parameters * BYTES_PER_PARAMETER * checkpoints + weights + 200_000_000
-    free = shutil.disk_usage(run.path).free
+    place = next(path for path in (run.checkpoints.absolute(), *run.checkpoints.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
     if free < needed:
         raise UsageError(
-            f"{run.path} has {free / 1e9:.2f} GB free, this run may need {needed / 1e9:.2f} GB; "
-            "free some, or set --export-root (EXPORT_ROOT) to another disk, or lower --save-keep"
+            f"{run.checkpoints} has {free / 1e9:.2f} GB free, this run may need {needed / 1e9:.2f} GB; "
+            "free some, or set --export-root (EXPORT_ROOT) or --save (SAVE_CKPT) to another disk, or lower --save-keep"
         )
 
 

@@ -43,6 +43,38 @@ def check_sizes(config: Config) -> None:
         raise ConfigError("\n".join(problems))
 
 
+def check_context(config: Config) -> None:
+    """Raise ConfigError where attempts may grow longer than the model or the engine's cache can hold.
+
+    Without this only the long attempts would fail, and leave their groups unseen.
+    """
+    model = json.loads((Path(config.hf_checkpoint) / "config.json").read_text())
+    model = model.get("text_config") or model
+    limit = model.get("max_position_embeddings")
+    scaling = model.get("rope_scaling") or model.get("rope_parameters") or {}
+    factor = scaling.get("factor", 1.0) if isinstance(scaling, dict) else 1.0
+    wanted = config.rollout_max_context_len
+    if isinstance(limit, int) and isinstance(factor, (int, float)) and wanted > limit * max(1.0, factor):
+        raise ConfigError(
+            f"--rollout-max-context-len {wanted} is more than the {limit} positions of the model {config.hf_checkpoint} "
+            "(max_position_embeddings); lower it"
+        )
+    if config.engine == "embedded" and wanted > config.engine_cache_tokens:
+        raise ConfigError(
+            f"--rollout-max-context-len {wanted} is more than --engine-cache-tokens {config.engine_cache_tokens}; "
+            "lower the first or raise the second"
+        )
+
+
+def check_load(path: str) -> None:
+    """Raise ConfigError unless `path` is a checkpoint folder of a run."""
+    if path and not (Path(path) / "manifest.json").is_file():
+        raise ConfigError(
+            f"--load: {path} is no checkpoint of swe-rl (no manifest.json there); give a folder like "
+            "<run>/checkpoints/step_000010"
+        )
+
+
 def check_checkpoint_folder(path: str, setting: str) -> None:
     """Raise ConfigError unless `path` is a Hugging Face model folder (config, tokenizer, weights)."""
     folder = Path(path)
@@ -80,6 +112,8 @@ def check_run(config: Config) -> None:
     """Everything that can be known before a training run starts."""
     check_sizes(config)
     check_checkpoint_folder(config.hf_checkpoint, "--hf-checkpoint")
+    check_context(config)
+    check_load(config.load)
     if config.ref_load:
         check_checkpoint_folder(config.ref_load, "--ref-load")
     check_data_file(config.prompt_data, "--prompt-data")

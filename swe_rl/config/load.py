@@ -19,6 +19,7 @@ from swe_rl.config.describe import allowed, flag, is_bool, is_list, variables
 from swe_rl.errors import ConfigError
 
 DEFAULT = "default"
+DEBUG_ROLLOUTS = 40  # rollout steps of a run in `debug_mode` that names no number
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,11 @@ def load_config(
         values[name], sources[name] = value, source
     for name, value in flags.items():
         values[name], sources[name] = value, f"flag {flag(name)}"
-    return Loaded(validate(values, sources), sources, dry_run)
+    config = validate(values, sources)
+    if config.debug_mode and "num_rollout" not in sources:
+        values["num_rollout"], sources["num_rollout"] = DEBUG_ROLLOUTS, sources["debug_mode"]
+        config = validate(values, sources)
+    return Loaded(config, sources, dry_run)
 
 
 def validate(values: dict[str, Any], sources: dict[str, str]) -> Config:

@@ -16,9 +16,11 @@ class ModelSettings(Area):
     ref_load: str = setting(
         "", "Hugging Face folder of the KL reference; empty = the initial policy", env=("REF_LOAD",)
     )
-    load: str = setting("", "checkpoint folder to continue from; empty = newest below --save, if any")
-    save: str = setting("", "folder for training checkpoints; empty = <run dir>/checkpoints", env=("SAVE_CKPT",))
-    save_interval: int = setting(10, "optimizer steps between checkpoints", ge=1)
+    load: str = setting("", "checkpoint folder (step_...) that a new run begins with; an interrupted run needs none")
+    save: str = setting(
+        "", "folder for the checkpoints of this one run; empty = <run dir>/checkpoints", env=("SAVE_CKPT",)
+    )
+    save_interval: int = setting(10, "rollout steps between checkpoints", ge=1)
     save_keep: int = setting(2, "newest checkpoints kept; 0 = all", ge=0)
     auto_resume: bool = setting(True, "continue an interrupted run found in the run folder")
     run_dir: str = setting("", "folder of this run; empty = <export root>/<run name>")

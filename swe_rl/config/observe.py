@@ -23,4 +23,6 @@ class ObserveSettings(Area):
     progress: Literal["auto", "bar", "plain", "none"] = setting(
         "auto", "auto = bars on a terminal, plain lines elsewhere"
     )
-    debug_mode: bool = setting(False, "short run: 40 rollouts, verbose logs", env=("DEBUG_MODE",))
+    debug_mode: bool = setting(
+        False, "short run with verbose logs: 40 rollout steps, unless --num-rollout says otherwise", env=("DEBUG_MODE",)
+    )

@@ -14,13 +14,14 @@ from typing import Any
 from swe_rl.cluster.processes import die_with_parent
 from swe_rl.cluster.supervise import run_supervised, supervised
 from swe_rl.config import Config
-from swe_rl.config.check import check_checkpoint_folder, check_data_file, check_sizes
+from swe_rl.config.check import check_checkpoint_folder, check_context, check_data_file, check_sizes
 from swe_rl.config.load import dump_yaml, load_config, print_and_exit_on_dry_run
 from swe_rl.engine.launch import launch_engines
 from swe_rl.errors import ConfigError
 from swe_rl.evaluate.held_out import choose, rates
 from swe_rl.evaluate.intervals import Rate
 from swe_rl.evaluate.outputs import write_outputs
+from swe_rl.observe.logs import set_up_logging
 from swe_rl.observe.progress import Display
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
@@ -43,6 +44,7 @@ def main(argv: list[str]) -> int:
     config = loaded.config
     check_sizes(config)
     check_checkpoint_folder(config.hf_checkpoint, "--hf-checkpoint")
+    check_context(config)
     check_data_file(config.eval_prompt_data, "--eval-prompt-data")
     if not supervised():
         return run_supervised([sys.executable, "-m", "swe_rl", "eval", *argv])
@@ -53,6 +55,7 @@ def main(argv: list[str]) -> int:
 
 def evaluate(config: Config) -> dict[str, Any]:
     """Run the evaluation that `config` describes, write its outputs and return the summary."""
+    set_up_logging(config)
     stamp = os.environ.get("RUN_TIMESTAMP") or datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
     folder = Path(config.run_dir or Path(config.export_root) / (config.run_name or f"eval_{stamp}")).resolve()
     if (folder / "summary.json").exists():

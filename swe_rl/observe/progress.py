@@ -13,8 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from swe_rl.config import Config
 
-Poll = Callable[[], dict[str, Any]]  # {"done": int, "total": int, stages and rewards...}; must not block for long
-
 
 class Display:
     """Bars for the run and for the work at hand. Modes: bar, plain, none (`--progress`; auto looks at the terminal)."""
@@ -51,14 +49,14 @@ class Display:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-        """Show a stage; the yielded function takes the newest counts (done, total and anything worth a word)."""
+        """Show a stage; the yielded function takes what attempts are doing (`StageCounts.snapshot`; {} = nobody knows now)."""
         started = time.monotonic()
         task = self._progress.add_task(name, total=None, note="") if self._progress is not None else None
 
         def update(counts: dict[str, Any]) -> None:
-            if self._progress is not None and task is not None:
-                note = "  ".join(f"{k} {_short(v)}" for k, v in counts.items() if k not in ("done", "total"))
-                self._progress.update(task, completed=counts.get("done", 0), total=counts.get("total"), note=note)
+            if self._progress is not None and task is not None and counts:
+                total = counts["expected"] or None
+                self._progress.update(task, completed=counts["finished"], total=total, note=attempts_note(counts))
 
         try:
             yield update
@@ -73,5 +71,12 @@ class Display:
             self._progress.stop()
 
 
-def _short(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+def attempts_note(counts: dict[str, Any]) -> str:
+    """Mean reward, verdicts so far and attempts by stage, in a few words."""
+    parts = []
+    if counts["reward_mean"] is not None:
+        parts.append(f"reward {counts['reward_mean']:.2f}")
+    parts += [f"{count} {name}" for name, count in sorted(counts["verdicts"].items(), key=lambda item: -item[1])]
+    if counts["stages"]:
+        parts.append("now: " + ", ".join(f"{count} {name}" for name, count in counts["stages"].items()))
+    return "  ".join(parts)

@@ -18,6 +18,15 @@ def has_spread(rewards: Sequence[float]) -> bool:
     return len(rewards) > 1 and max(rewards) - min(rewards) > SPREAD_TOLERANCE
 
 
+def groups_with_spread(samples: Sequence[Sample]) -> set[int | None]:
+    """The groups whose rewards, as they are now, train something."""
+    rewards: dict[int | None, dict[Any, float]] = {}
+    for sample in samples:
+        if sample.reward is not None:
+            rewards.setdefault(sample.group_index, {})[sample.rollout_id] = float(sample.reward)  # type: ignore[arg-type]
+    return {group for group, by_attempt in rewards.items() if has_spread(list(by_attempt.values()))}
+
+
 def mask_limit_hits(samples: Sequence[Sample], mode: str) -> int:
     """Take attempts that ended by a limit of `mode` ("none", "length", "all") out of the loss; returns how many.
 

@@ -13,6 +13,7 @@ import ray
 from swe_rl.config import Config
 from swe_rl.engine.client import EngineClient
 from swe_rl.errors import ConfigError
+from swe_rl.observe.logs import set_up_logging
 from swe_rl.owned_tasks import cancel_all
 from swe_rl.rollout.batch import RolloutBatch
 from swe_rl.rollout.data_source import TaskSource
@@ -32,6 +33,7 @@ class RolloutManager:
     """
 
     def __init__(self, config: Config) -> None:
+        set_up_logging(config)
         self._config = config
         self._data = ""  # what was read and what was left out, as one line
         self._starting: asyncio.Task[Rollouts] | None = None

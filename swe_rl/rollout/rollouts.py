@@ -12,7 +12,7 @@ from swe_rl.errors import InfraError, UsageError
 from swe_rl.owned_tasks import cancel_all, gather_owned
 from swe_rl.rollout.batch import RolloutBatch, run_counts, sampled_entropy, step_metrics
 from swe_rl.rollout.data_source import TaskSource
-from swe_rl.rollout.filters import has_spread, mask_limit_hits, shuffle_rewards
+from swe_rl.rollout.filters import groups_with_spread, has_spread, mask_limit_hits, shuffle_rewards
 from swe_rl.rollout.functions import RolloutFunctions
 from swe_rl.rollout.group import FailureGuard, GroupRunner, sampling_params_of
 from swe_rl.rollout.run_one import AttemptResult
@@ -44,27 +44,25 @@ class Rollouts:
             self.runtime.progress.start(config.rollout_batch_size * config.n_samples_per_prompt)
             groups = await self._sample_groups()
             results = [result for group in groups for result in group]
-            if not any(result.counts for result in results):
-                reason = next((result.error for result in results if result.error), "unknown")
-                raise InfraError(
-                    f"step {step}: none of {len(results)} attempts counts; the first failed with: {reason}"
-                )
+            _require_one(results, f"step {step}")
             kept = [result for group in groups if self._keeps(group) for result in group if result.counts]
             samples = [sample for result in kept for sample in result.samples]
             entropy = sampled_entropy(results)
+            if config.shuffle_rewards:
+                shuffle_rewards(samples, seed=config.seed, step=step)
             masked = mask_limit_hits(samples, config.mask_limit_hits)
             for result in kept:
                 if any("masked" in sample.metadata for sample in result.samples):
                     result.audit = result.audit.untrained()
+            trains = groups_with_spread(samples)
+            kept = [result for result in kept if result.group in trains]
             metrics = step_metrics(results, kept) | self.runtime.counters()
             metrics["groups"] = len(groups)
-            metrics["groups_kept"] = len({result.group for result in kept})
+            metrics["groups_kept"] = len(trains)
             metrics["masked_attempts"] = masked
             metrics["epoch"] = self.source.epoch
             if entropy is not None:
                 metrics["entropy"] = entropy
-            if config.shuffle_rewards:
-                shuffle_rewards(samples, seed=config.seed, step=step)
             metrics["seconds"] = time.monotonic() - started
             busy = self.runtime.progress.busy_seconds() | {"rollout": metrics["seconds"]}
             counts = run_counts(results, kept) | {"busy_seconds": busy}
@@ -121,7 +119,7 @@ class Rollouts:
         """`attempts` attempts at each task; `temperature` 0 is greedy. Top-p and top-k are off.
 
         Results are ordered by task and attempt, those with the verdict infra_error included. `label` decides the seeds: equal
-        labels sample equally. attempts_dir: folder for the attempts in place of the run's.
+        labels sample equally. attempts_dir: folder for the attempts in place of the run's. Raises InfraError as `rollout` does.
         """
         if attempts < 1:
             raise UsageError(f"evaluation: {attempts} attempts per task; at least 1 is needed")
@@ -132,7 +130,15 @@ class Rollouts:
             self._runner.run_group(task, number, attempts, params, guard, label=label, attempts_dir=attempts_dir)
             for number, task in enumerate(tasks)
         )
-        for group in groups:
-            for result in group:
-                result.samples = []  # nothing trains on them
-        return [result for group in groups for result in group]
+        results = [result for group in groups for result in group]
+        _require_one(results, label)
+        for result in results:
+            result.samples = []  # nothing trains on them
+        return results
+
+
+def _require_one(results: Sequence[AttemptResult], what: str) -> None:
+    """Raise InfraError, with the first reason, where not one attempt counts: that is no rate of 0%."""
+    if results and not any(result.counts for result in results):
+        reason = next((result.error for result in results if result.error), "unknown")
+        raise InfraError(f"{what}: none of {len(results)} attempts counts; the first failed with: {reason}")

@@ -21,7 +21,7 @@ from swe_rl.config.load import load_config, validate
 from swe_rl.config.rollout import RolloutSettings
 from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.engine.client import EngineClient
-from swe_rl.errors import ConfigError, UsageError
+from swe_rl.errors import ConfigError
 from swe_rl.grading.cache import shared_cache
 from swe_rl.rollout.ledger import RecordingEngine
 from swe_rl.rollout.progress import StageCounts
@@ -155,9 +155,10 @@ async def runtime_for(args: Any) -> Runtime:
         return _process.runtime
     if _process.building is None:
         _process.building = asyncio.ensure_future(open_runtime(config_from_args(args)))
+    building = _process.building
     try:
-        _process.runtime = await asyncio.shield(_process.building)
-    except UsageError:
-        _process.building = None
-        raise
+        _process.runtime = await asyncio.shield(building)
+    finally:
+        if building.done() and _process.building is building:  # where it failed, the next caller tries again
+            _process.building = None
     return _process.runtime

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,12 @@ def commit(partial: Path, final: Path, manifest: dict[str, Any]) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def prune(root: Path, keep: int, *, spare: Path | None = None) -> list[Path]:
-    """Remove all but the newest `keep` checkpoints (0 = keep all) and `spare`, and what dead runs left unfinished."""
+def prune(root: Path, keep: int, *, spare: Collection[Path] = ()) -> list[Path]:
+    """Remove all but the newest `keep` checkpoints (0 = keep all) and those of `spare`, and what dead runs left unfinished."""
     for path in root.iterdir():
         if path.name.startswith((f"{_PARTIAL}step_", f"{_REPLACED}step_")):
             shutil.rmtree(path, ignore_errors=True)
-    old = [path for path in list_checkpoints(root)[:-keep] if path != spare] if keep else []
+    old = [path for path in list_checkpoints(root)[:-keep] if path not in spare] if keep else []
     for path in old:
         shutil.rmtree(path, ignore_errors=True)
     return old

@@ -10,7 +10,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,10 @@ class TrainerGroup:
         shared = self.config.run_dir or tempfile.gettempdir()
         self._call("push_weights", list(engine_urls), version, shared)
 
-    def save(self, path: str | Path, extra_state: dict[str, Any], *, spare: Path | None = None) -> None:
+    def save(self, path: str | Path, extra_state: dict[str, Any], *, spare: Collection[Path] = ()) -> None:
         """Write a whole checkpoint to the folder `path` (see `checkpoint_folder`) and prune older ones beside it.
 
-        extra_state: JSON values that `load` gives back. spare: a checkpoint that stays however old it is.
+        extra_state: JSON values that `load` gives back. spare: checkpoints that stay however old they are.
         Raises CheckpointError (disk full, say) with `path` and every other checkpoint as they were.
         """
         final = Path(path).resolve()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from swe_rl.config import Config
-from swe_rl.config.check import check_checkpoint_folder, check_data_file, check_sizes
+from swe_rl.config.check import (
+    check_checkpoint_folder,
+    check_context,
+    check_data_file,
+    check_load,
+    check_sizes,
+)
 from swe_rl.config.load import dump_yaml, load_config, make_parser, read_yaml, resolved_table
 from swe_rl.errors import ConfigError
 
@@ -127,6 +134,39 @@ def test_impossible_sizes() -> None:
         with pytest.raises(ConfigError):
             check_sizes(bad)
     check_sizes(Config())
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "words"),
+    [
+        ({"max_position_embeddings": 4096}, {"rollout_max_context_len": 8192}, "the 4096 positions of the model"),
+        ({"text_config": {"max_position_embeddings": 100}}, {"rollout_max_context_len": 101}, "the 100 positions"),
+        ({}, {"rollout_max_context_len": 9000, "engine_cache_tokens": 8192}, "--engine-cache-tokens 8192"),
+        ({"max_position_embeddings": 4096, "rope_scaling": {"factor": 2.0}}, {"rollout_max_context_len": 8193}, "4096"),
+    ],
+)
+def test_attempts_may_not_outgrow_the_model(tmp_path: Path, model: dict, settings: dict, words: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    config = Config(hf_checkpoint=str(tmp_path), rollout_max_response_len=50, **settings)
+    with pytest.raises(ConfigError, match=words):
+        check_context(config)
+    fits = config.model_copy(update={"rollout_max_context_len": settings["rollout_max_context_len"] // 2})
+    check_context(fits.model_copy(update={"engine_cache_tokens": 8192}))
+
+
+def test_what_load_names_must_be_a_checkpoint(tmp_path: Path) -> None:
+    check_load("")
+    with pytest.raises(ConfigError, match=r"--load: .* \(no manifest\.json"):
+        check_load(str(tmp_path))
+    (tmp_path / "manifest.json").write_text("{}")
+    check_load(str(tmp_path))
+
+
+def test_debug_mode_is_a_short_run() -> None:
+    loaded = load_config([], environ={"DEBUG_MODE": "1"})
+    assert loaded.config.debug_mode and loaded.config.num_rollout == 40
+    assert loaded.sources["num_rollout"] == "environment DEBUG_MODE"
+    assert load_config(["--num-rollout", "7"], environ={"DEBUG_MODE": "1"}).config.num_rollout == 7
 
 
 def test_checkpoint_and_data_paths(tmp_path: Path) -> None:

@@ -238,3 +238,41 @@ async def test_an_update_whose_trainer_is_gone_ends_the_engine_and_not_the_calle
                 await client.generate(PROMPT, {"max_new_tokens": 2}, rid="held")
         assert await client.health() == {client.urls[0]: False}
         await client.aclose()
+
+
+async def test_a_half_sent_update_ends_the_engine_not_the_trust(service: EngineService, client: EngineClient) -> None:
+    """The first buckets are in, a later one is refused: nobody may sample from the mixture under the old version."""
+    state = dict(models.qwen3(seed=1).state_dict())
+    state["no.such.tensor"] = torch.zeros(3)  # the last bucket
+    client.bucket_bytes = 1
+    with pytest.raises(EngineError):
+        await client.update_weights_from_tensor(state.items(), 7)
+    assert await client.health() == {client.urls[0]: False}
+    with pytest.raises(EngineError, match="mixture of two versions"):
+        await client.generate(PROMPT, {"max_new_tokens": 2}, rid="after")
+
+
+async def test_prompt_log_probs_are_not_counted_twice(checkpoint: Path) -> None:
+    """An update in the middle of a long prompt begins its computation again."""
+    service = build(checkpoint, "--chunked-prefill-size", "16")
+    body = {
+        "input_ids": PROMPT,
+        "sampling_params": {"max_new_tokens": 1},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+    }
+    answer = asyncio.ensure_future(service.generate(service.parse(body)))
+    await asyncio.sleep(0)
+    scheduler = service.scheduler
+    for command in scheduler._commands:
+        command()
+    scheduler._commands.clear()
+    scheduler.step()
+    sequence = scheduler.batch.running[0]
+    assert 0 < len(sequence.prompt_log_probs) < len(PROMPT) - 1
+    scheduler.update([], "1")
+    scheduler.start()
+    try:
+        assert len((await answer)["meta_info"]["input_token_logprobs"]) == len(PROMPT)
+    finally:
+        scheduler.stop()

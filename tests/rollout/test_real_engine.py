@@ -14,11 +14,13 @@ from aiohttp.test_utils import TestServer
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from swe_rl.agent.loop import run_agent
+from swe_rl.config import Config
 from swe_rl.deadline import Deadline
 from swe_rl.engine.embedded import server
 from swe_rl.engine.embedded.app import make_app
-from swe_rl.errors import ConfigError, InfraError
+from swe_rl.errors import ConfigError, InfraError, SandboxUnavailable
 from swe_rl.generate_with_swe import generate, reward_func
+from swe_rl.rollout import runtime as runtime_module
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
 from swe_rl.rollout.rollouts import Rollouts
@@ -93,9 +95,11 @@ async def rollouts(engine_server, checkpoint, task, tmp_path):
 
 async def test_trained_tokens_are_the_sampled_ones_with_their_log_probs(rollouts, checkpoint):
     """The audit against the engine's own records, and every log-prob recomputed by transformers in one forward pass."""
-    batch = await rollouts.rollout(0)
+    by_index = load_functions(Config(custom_rm_path="tests.whole_run.rewards.by_index"))  # groups with spread: they train
+    batch = await Rollouts(rollouts.runtime, by_index, rollouts.source).rollout(0)
     assert batch.metrics["sampled_fraction"] == 1.0 and batch.counts["dropped_tokens"] == 0
-    assert batch.counts["attempts"] == 6 and batch.counts["verdicts"] == {"no_patch": 6}
+    assert batch.counts["attempts"] == 6 and set(batch.counts["exit_statuses"]) <= {"step_limit", "format_errors"}
+    assert batch.counts["trained_tokens"] == sum(sum(sample.loss_mask) for sample in batch.samples) > 0
     assert batch.counts["forks"]["context_dropped"] > 0 and batch.metrics["cached_share"] > 0.3
     assert batch.metrics["weight_version_max"] == 0
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
@@ -191,6 +195,26 @@ async def test_plugged_into_another_trainer(engine_server, checkpoint, task, tmp
     finally:
         set_runtime(None)
         await runtime.aclose()
+
+
+async def test_an_outage_at_the_first_call_is_not_for_ever(monkeypatch):
+    """Plugged into another trainer: the pool was down when the first attempt came; the next one finds it."""
+    outages = [SandboxUnavailable("the pool does not answer")]
+    opened = object()
+
+    async def open_once(_config):
+        if outages:
+            raise outages.pop()
+        return opened
+
+    monkeypatch.setattr(runtime_module, "open_runtime", open_once)
+    set_runtime(None)
+    try:
+        with pytest.raises(SandboxUnavailable):
+            await runtime_for(Config())
+        assert await runtime_for(Config()) is opened
+    finally:
+        set_runtime(None)
 
 
 async def test_run_agent_alone(rollouts, task):

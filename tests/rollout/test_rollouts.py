@@ -255,3 +255,33 @@ async def test_wrong_settings_stop_the_step(make_rollouts):
     rollouts, _, _ = await make_rollouts(swe_agent_config="no_such_prompts")
     with pytest.raises(ConfigError, match="no_such_prompts"):
         await rollouts.rollout(0)
+
+
+async def test_an_evaluation_in_which_nothing_counts_is_no_rate(make_rollouts, tokenizer):
+    policy = Policy(tokenizer, [])
+    policy.fails = lambda group, index: True
+    rollouts, _, tasks = await make_rollouts(policy)
+    with pytest.raises(InfraError, match=r"none of 3 attempts counts; .*connection refused"):
+        await rollouts.evaluate(tasks[:3])
+
+
+async def test_the_audit_counts_only_what_trains(make_rollouts, tokenizer):
+    """Groups without spread train nothing: where none is resampled, and where shuffled rewards are alike."""
+    policy = Policy(tokenizer, [])
+    policy.solves = lambda group, index: True
+    rollouts, _, _ = await make_rollouts(policy, dynamic_sampling=False)
+    batch = await rollouts.rollout(0)
+    assert len(batch.samples) == 4 and batch.metrics["groups_kept"] == 0
+    assert batch.counts["trained_tokens"] == batch.counts["segments"] == 0
+    policy.solves = lambda group, index: index == 0
+    rollouts, _, _ = await make_rollouts(policy, shuffle_rewards=True)
+    for step in range(4):
+        batch = await rollouts.rollout(step)
+        spread = {s.group_index for s in batch.samples} - {
+            group
+            for group in {s.group_index for s in batch.samples}
+            if len({s.reward for s in batch.samples if s.group_index == group}) == 1
+        }
+        assert batch.metrics["groups_kept"] == len(spread)
+        trained = sum(sum(s.loss_mask) for s in batch.samples if s.group_index in spread)
+        assert batch.counts["trained_tokens"] == trained

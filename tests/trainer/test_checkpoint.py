@@ -135,7 +135,7 @@ def test_only_the_newest_are_kept_and_leftovers_go(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "step_000010", "step_1000000"]
     prune(tmp_path, keep=0)
     assert list_checkpoints(tmp_path) == folders[2:]
-    prune(tmp_path, keep=1, spare=folders[2])
+    prune(tmp_path, keep=1, spare=[folders[2]])
     assert list_checkpoints(tmp_path) == folders[2:]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from swe_rl.config import Config
+from swe_rl.trainer.checkpoint_folder import checkpoint_folder, prune
 from swe_rl.trainer.guard.good import GoodCheckpoints
 from swe_rl.trainer.guard.watch import Alarm, Guard
 
@@ -166,6 +167,8 @@ def test_a_restored_guard_goes_on_exactly():
 
 def test_a_checkpoint_is_good_when_its_own_weights_were_seen_to_work(tmp_path):
     paths = [tmp_path / f"step_{step}" for step in (10, 20, 30)]
+    for path in paths:
+        path.mkdir()
     good = GoodCheckpoints()
     good.saved(10, paths[0])
     good.confirm(9)
@@ -183,6 +186,7 @@ def test_a_checkpoint_is_good_when_its_own_weights_were_seen_to_work(tmp_path):
 def test_what_is_good_survives_a_resume(tmp_path: Path):
     old, newest = tmp_path / "step_10", tmp_path / "step_20"
     old.mkdir()
+    newest.mkdir()
     state = json.loads(json.dumps(GoodCheckpoints(10, old).state_dict()))
     good = GoodCheckpoints.restored(20, newest, state)
     assert good.path == old
@@ -191,3 +195,21 @@ def test_what_is_good_survives_a_resume(tmp_path: Path):
     old.rmdir()
     assert GoodCheckpoints.restored(20, newest, state).path == newest  # the old one was removed: the best there is
     assert GoodCheckpoints.restored(20, newest, GoodCheckpoints().state_dict()).path is None
+
+
+@pytest.mark.parametrize("behind", [1, 2])  # in step; one step ahead
+@pytest.mark.parametrize("suspicion", [False, True])
+def test_the_good_checkpoint_is_there_however_few_are_kept(tmp_path: Path, behind: int, suspicion: bool):
+    """The driver's order: judge step k, then save k; only the newest one is kept besides what the guard needs."""
+    good, found = GoodCheckpoints(), []
+    for step in range(1, 12):
+        if not (suspicion and step in (4, 5, 6)):
+            good.confirm(step - behind)
+        path = checkpoint_folder(tmp_path, step)
+        path.mkdir()
+        (path / "manifest.json").write_text("{}")
+        prune(tmp_path, 1, spare=good.needed())
+        good.saved(step, path)
+        found.append(good.step)
+        assert good.path is None or good.path.is_dir()
+    assert found[-1] >= 11 - behind - 1 and len(list(tmp_path.iterdir())) <= 3

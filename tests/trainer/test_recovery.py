@@ -43,7 +43,7 @@ class Run:
     def save(self, *, restored: bool = False) -> None:
         path = checkpoint_folder(self.folder, self.step)
         state = {"step": self.step, "guard": self.recovery.state_dict()}
-        self.group.save(path, state, spare=self.recovery.good.path)
+        self.group.save(path, state, spare=self.recovery.good.needed())
         self.recovery.saved(self.step, path, restored=restored)
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,8 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from swe_rl.config import Config
+from swe_rl.engine.client import EngineClient
+from swe_rl.engine.launch import embedded_command
+from swe_rl.engine.process import EngineProcess
 from swe_rl.observe.metrics import read_metrics
 from tests.whole_run.conftest import Lab
 
@@ -167,6 +173,44 @@ def test_supervisor_and_driver_killed_at_once(lab: Lab, tmp_path: Path) -> None:
     assert wait_until_gone(tmp_path) == []
 
 
+def test_engines_that_ran_before_get_the_policys_weights(lab: Lab, tmp_path: Path) -> None:
+    """They may hold what another run left: here another model's weights, as version 7."""
+    model = str(lab.folder / "policy")
+    engine = EngineProcess(embedded_command(Config(), model, seed=1), log_path=tmp_path / "engine.log", env=lab.env)
+    engine.start()
+    try:
+        url = engine.wait_healthy(60)
+        policy = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
+
+        async def spoil() -> None:
+            client = EngineClient([url])
+            other = {name: torch.randn_like(value) for name, value in policy.state_dict().items()}
+            await client.update_weights_from_tensor(other.items(), 7)
+            await client.aclose()
+
+        asyncio.run(spoil())
+        process = start(lab, tmp_path / "out", "--engine-urls", url)
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output
+    finally:
+        engine.stop()
+    run = (tmp_path / "out" / "latest").resolve()
+    assert json.loads((run / "summary.json").read_text())["audit"]["mean_abs_logprob_diff"] < 1e-3
+    rollouts = [r for r in read_metrics(run / "metrics.jsonl") if r["kind"] == "rollout"]
+    assert [r["weight_version_max"] for r in rollouts] == [0, 1, 2]
+
+
+def test_a_dead_engine_ends_the_run_with_its_last_words(lab: Lab, tmp_path: Path) -> None:
+    process = start(lab, tmp_path, "--num-rollout", "50")
+    wait_for_step(tmp_path, 1, process)
+    engines = [p for p in below(tmp_path) if "engine" in p.cmdline() and "--model-path" in p.cmdline()]
+    assert len(engines) == 1
+    engines[0].kill()
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 1 and "died" in output and "Traceback" not in output, output
+    assert wait_until_gone(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_one_step_ahead(lab: Lab, tmp_path: Path) -> None:
     process = start(lab, tmp_path, "--async")
@@ -187,6 +231,8 @@ def test_one_step_ahead(lab: Lab, tmp_path: Path) -> None:
         (["--no-such-flag", "1"], "unknown flag --no-such-flag"),
         (["--lr", "fast"], "--lr: 'fast' (from flag --lr) is not allowed"),
         (["--actor-num-nodes", "4"], "--actor-num-nodes 4 is more than --num-nodes 1"),
+        (["--rollout-max-context-len", "99999"], "positions of the model"),
+        (["--load", "/no/such"], "--load: /no/such is no checkpoint of swe-rl"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_exit_code_2(lab: Lab, tmp_path: Path, flags: list[str], words: str) -> None:

@@ -83,7 +83,7 @@ class Routes:
         if not self.scheduler.updating:
             raise UsageError("no weight-update session is open; call begin_weight_update() first")
         self._limit_update(ended=True)
-        await self.service.command(lambda: setattr(self.scheduler, "updating", False))
+        await self.service.command(self.scheduler.end_update)
         return _success()
 
     def _limit_update(self, *, ended: bool = False) -> None:

@@ -52,6 +52,7 @@ class Scheduler(threading.Thread):
         self.kv_epoch = 0  # counts weight changes: KV of another epoch is never shared or kept
         self.paused = False
         self.updating = False  # between begin_weight_update and end_weight_update
+        self.mixed = False  # the weights are those of an update that is not complete
         self.poisoned = False  # a NaN was computed: rows may hold it
         self.failure: BaseException | None = None
         self.steps = 0
@@ -113,6 +114,13 @@ class Scheduler(threading.Thread):
     def resume(self) -> None:
         self.paused = False
 
+    def end_update(self) -> None:
+        """Serve again. Raises EngineError, and serves nothing any more, where only a part of the update has come."""
+        self.updating = False
+        if self.mixed:
+            self.fail("a weight update ended before its last part: the weights are a mixture of two versions")
+            raise EngineError(str(self.failure))
+
     def fail(self, message: str) -> None:
         """Refuse everything from now on and end what runs: what this engine would sample cannot be trusted."""
         log.error("engine failed: %s", message)
@@ -128,6 +136,7 @@ class Scheduler(threading.Thread):
         """Change weights in place. No KV of the old weights serves anything after this, except sequences that an
         `in_place` pause holds: they asked to go on with it, and it is not shared or kept when they end."""
         self.runner.update(named)
+        self.mixed = self.updating and version is None  # the last bucket of a session names the version
         self.cache.clear()
         self.kv_epoch += 1
         if not self.paused:
@@ -258,6 +267,8 @@ class Scheduler(threading.Thread):
         for sequence in reversed(list(self.batch.running)):
             self._leave(sequence, keep=False)
             sequence.computed = 0
+            if sequence.output_length == 0:
+                sequence.prompt_log_probs.clear()  # of the old weights, and perhaps of a part of the prompt only
             self.waiting.appendleft(sequence)
 
     def _finish(self, sequence: Sequence, reason: dict[str, Any]) -> None:

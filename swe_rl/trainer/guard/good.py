@@ -32,9 +32,17 @@ class GoodCheckpoints:
         """A checkpoint of the weights after rollout step `step`; nobody has seen them work yet."""
         self._waiting.append((step, path))
 
+    def needed(self) -> list[Path]:
+        """Checkpoints that must stay: the good one, and the oldest that may become the next good one.
+
+        With more in waiting (one step ahead, or during a suspicion) one of the later ones may be removed before its turn.
+        """
+        oldest = next((path for _, path in self._waiting if path.is_dir()), None)
+        return [path for path in (self.path, oldest) if path is not None]
+
     def confirm(self, sampled_after: int) -> None:
         """The guard is content with attempts that the weights after step `sampled_after` had sampled."""
-        proven = [(step, path) for step, path in self._waiting if step <= sampled_after]
+        proven = [(step, path) for step, path in self._waiting if step <= sampled_after and path.is_dir()]
         if proven:
             self.step, self.path = proven[-1]
             self._waiting = [(step, path) for step, path in self._waiting if step > sampled_after]
