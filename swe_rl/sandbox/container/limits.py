@@ -11,6 +11,7 @@ from swe_rl.sandbox.container.errors import LimitRefused
 SUPERVISOR_FOLDER = "/run/swe-rl"
 SUPERVISOR_PROGRAM = f"{SUPERVISOR_FOLDER}/supervisor"
 MIB = 1024 * 1024
+LEAST_CPUS = 0.01  # less is no limit at all to the engine
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,18 @@ class Limits:
             if isinstance(bound, bool):
                 if not isinstance(value, bool) or value > bound:
                     raise LimitRefused(f"limits.{name}={value!r}: this server allows {bound} (see --allow-network)")
-            elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= bound:
-                raise LimitRefused(f"limits.{name}={value!r}: must be above 0 and at most {bound}")
+            elif not _number(value) or not _least(bound) <= value <= bound:
+                raise LimitRefused(f"limits.{name}={value!r}: must be a number from {_least(bound)} to {bound}")
             values[name] = value if isinstance(bound, bool) else type(bound)(value)
         return dataclasses.replace(self, **values)
+
+
+def _least(bound: float) -> float:
+    return LEAST_CPUS if isinstance(bound, float) else 1
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def host_config(

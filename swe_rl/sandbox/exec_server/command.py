@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from swe_rl.errors import UsageError
-from swe_rl.sandbox.container.limits import Limits
+from swe_rl.sandbox.container.limits import LEAST_CPUS, Limits
 from swe_rl.sandbox.exec_server.serving import exec_server
 from swe_rl.sandbox.exec_server.settings import ExecSettings
 from swe_rl.sandbox.server import process
@@ -66,6 +66,8 @@ def settings_of(flags: argparse.Namespace, token: str) -> ExecSettings:
     for name in ("memory_mb", "cpus", "pids", "disk_mb", "shm_mb", "pull_timeout", "max_age", "watch_interval"):
         if not getattr(flags, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(flags, name)}: must be above 0")
+    if flags.cpus < LEAST_CPUS:
+        raise UsageError(f"--cpus {flags.cpus}: at least {LEAST_CPUS}")
     if flags.pids < 32:
         raise UsageError(f"--pids {flags.pids}: at least 32, the supervisor needs some itself")
     if not 0 < flags.disk_low <= flags.disk_high <= 1:
