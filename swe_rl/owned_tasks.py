@@ -36,11 +36,14 @@ async def gather_owned(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def within(seconds: float, coroutine: Coroutine[Any, Any, T], release: Callable[[T], Awaitable[object]]) -> T:
+async def within(
+    seconds: float, coroutine: Coroutine[Any, Any, T], release: Callable[[T], Awaitable[object]] | None = None
+) -> T:
     """What `coroutine` obtains (a sandbox, a container, a connection) in at most `seconds`; TimeoutError after that.
 
     Where the time is over or the caller is cancelled it is cancelled once, and what it brought all the same is given to
-    `release`. (`asyncio.wait_for` before Python 3.12 loses the result or the cancellation when both come in one moment.)
+    `release` (None: it holds nothing). (`asyncio.wait_for` before Python 3.12 loses the result or the cancellation when
+    both come in one moment.)
     """
     task = asyncio.ensure_future(coroutine)
     try:
@@ -53,9 +56,9 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T], release: Cal
         raise
 
 
-async def _released(task: asyncio.Task[T], release: Callable[[T], Awaitable[object]]) -> None:
+async def _released(task: asyncio.Task[T], release: Callable[[T], Awaitable[object]] | None) -> None:
     await asyncio.wait({task})
-    if not task.cancelled() and task.exception() is None:
+    if release is not None and not task.cancelled() and task.exception() is None:
         await release(task.result())
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from swe_rl.errors import ConfigError, UsageError
+from swe_rl.sandbox.container.container import Container
+from swe_rl.sandbox.container.engine import Engine as EngineApi
 from swe_rl.sandbox.container.errors import CommandInterrupted, ContainerGone, ImageMissing
 from swe_rl.sandbox.container.image_names import auth_header, candidates, load_credentials, normalized, registry_of
 from swe_rl.sandbox.container.limits import Limits, host_config
@@ -21,11 +23,13 @@ from swe_rl.sandbox.exec_server import main
 from swe_rl.sandbox.exec_server.answers import Answers, open_database
 from swe_rl.sandbox.exec_server.faults import ExecFault
 
+FRACTIONS = ({"pids": 0.5}, {"memory_mb": 0.5}, {"cpus": 1e-10}, {"cpus": 0.009})  # 0 would be no limit at all
+
 
 def test_limits_narrow_and_never_widen() -> None:
     limits = Limits(memory_mb=100, cpus=2.0, pids=50, network=True)
     assert limits.narrowed({"memory_mb": 60, "network": False}) == Limits(memory_mb=60, cpus=2.0, pids=50)
-    for wrong in ({"memory_mb": 101}, {"cpus": float("nan")}, {"pids": True}, {"pids": 0}, {"nothing": 1}):
+    for wrong in ({"memory_mb": 101}, {"cpus": float("nan")}, {"pids": True}, {"pids": 0}, {"nothing": 1}, *FRACTIONS):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             limits.narrowed(wrong)
 
@@ -159,9 +163,30 @@ async def test_the_store_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "flags",
-    [["--host", "0.0.0.0"], ["--pids", "3"], ["--disk-low", "0.9"], ["--memory-mb", "0"], ["--docker-host", "x"]],
+    [
+        ["--host", "0.0.0.0"],
+        ["--cpus", "0.001"],
+        ["--pids", "3"],
+        ["--disk-low", "0.9"],
+        ["--memory-mb", "0"],
+        ["--docker-host", "x"],
+    ],
 )
 def test_settings_that_cannot_work(flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SWE_SERVER_TOKEN", raising=False)
     with pytest.raises(UsageError, match=flags[0]):
         main(["--database", str(tmp_path / "db"), *flags])
+
+
+async def test_a_cancellation_in_the_moment_of_the_turn_is_not_lost() -> None:
+    container = Container(EngineApi("unix:///none"), "id", "/", "image", {})
+    await container._lock.acquire()
+    waiting = asyncio.create_task(container.run(b"true", b"", timeout=10.0, output_limit=100))
+    await asyncio.sleep(0.01)
+    container._lock.release()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not container._lock.locked()

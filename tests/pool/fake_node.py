@@ -20,6 +20,7 @@ class FakeNode:
         self.images = images or []
         self.containers: dict[str, dict[str, Any]] = {}
         self.answers: dict[str, Any] = {}
+        self.making: dict[str, asyncio.Task[None]] = {}
         self.runs: list[str] = []  # commands that ran, in order
         self.creates = 0
         self.lose_answers = 0  # so many next answers are lost after the effect
@@ -74,12 +75,17 @@ class FakeNode:
             return web.json_response({"error": {"kind": kind, "message": f"{kind} here"}}, status=status)
         key = body["idempotency_key"]
         if key not in self.answers:
-            self.creates += 1
-            await self.create_gate.wait()
-            container = uuid.uuid4().hex
-            self.containers[container] = {"labels": body["labels"], "name": body["name"]}
-            self.answers[key] = {"container_id": container}
+            if key not in self.making:
+                self.making[key] = asyncio.create_task(self._make(body))
+            await asyncio.shield(self.making[key])  # it is made to its end, whether or not its caller still listens
         return self._answer(request, self.answers[key])
+
+    async def _make(self, body: dict[str, Any]) -> None:
+        self.creates += 1
+        await self.create_gate.wait()
+        container = uuid.uuid4().hex
+        self.containers[container] = {"labels": body["labels"], "name": body["name"]}
+        self.answers[body["idempotency_key"]] = {"container_id": container}
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container.engine import MANAGED_LABEL, Engine
 from swe_rl.sandbox.container.errors import (
     CommandInterrupted,
@@ -133,7 +134,7 @@ class Container:
     async def run(self, command: bytes, start: bytes, *, timeout: float, output_limit: int) -> Outcome:
         """Run `command` after the lines of `start`, which may use its bytes otherwise. Raises as `exec`."""
         try:
-            await asyncio.wait_for(self._lock.acquire(), timeout)
+            await within(timeout, self._lock.acquire(), self._unlock)
         except asyncio.TimeoutError:
             raise ContainerBusy(f"container {self.id[:12]} was busy with another command for {timeout:.0f} s") from None
         try:
@@ -148,6 +149,9 @@ class Container:
         finally:
             self.used_at = time.monotonic()
             self._lock.release()
+
+    async def _unlock(self, acquired: bool) -> None:
+        self._lock.release()
 
     async def destroy(self) -> bool:
         """Remove it; False when it was gone already."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 from aiodocker.stream import Stream
 
+from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container.errors import CommandInterrupted
 from swe_rl.sandbox.container.limits import SUPERVISOR_FOLDER, SUPERVISOR_PROGRAM
 from swe_rl.types import ExecResult
@@ -100,7 +101,7 @@ class Supervisor:
         """Whether it answers. A supervisor that is still busy with an earlier server's command does not, in time."""
         nonce = secrets.token_hex(8)
         try:
-            await asyncio.wait_for(self._answer(f"\nhello {nonce}\n".encode(), f"ready {nonce}"), timeout)
+            await within(timeout, self._answer(f"\nhello {nonce}\n".encode(), f"ready {nonce}"))
             return True
         except BROKEN:
             await self.close()
@@ -125,7 +126,7 @@ class Supervisor:
         frame = f"{' '.join(map(str, words))}\n".encode() + start + command + f"{nonce}\n".encode()
         bound = timeout + ANSWER_GRACE + LOGIN_SECONDS
         try:
-            code, expired, head, tail, total = await asyncio.wait_for(self._run(frame, nonce), bound)
+            code, expired, head, tail, total = await within(bound, self._run(frame, nonce))
         except BROKEN as error:
             await self.close()
             raise CommandInterrupted(f"the supervisor gave no answer: {error or type(error).__name__}") from error

@@ -24,6 +24,7 @@ CREATE INDEX IF NOT EXISTS answers_at ON answers (at);
 """
 KEEP_SECONDS = 6 * 3600.0
 KEEP_BYTES = 256 * 1024 * 1024
+STOP_SECONDS = 10.0  # that cancelled work may take to clean up
 PRUNE_EVERY = 500  # new keys
 
 
@@ -80,7 +81,8 @@ class Answers:
         tasks = [*self._unkeyed, *(task for _, task in self._running.values())]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_SECONDS)
 
     @property
     def running(self) -> int:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container.image_names import normalized
 from swe_rl.sandbox.pool_server.book import Book
 from swe_rl.sandbox.pool_server.faults import PoolFault
@@ -18,6 +19,7 @@ from swe_rl.sandbox.pool_server.settings import PoolSettings
 from swe_rl.sandbox.pool_server.store import Store
 
 log = logging.getLogger(__name__)
+STOP_SECONDS = 10.0  # that cancelled watchers may take
 Reconcile = Callable[[Node, dict[str, Any], float], Awaitable[None]]
 
 
@@ -93,7 +95,8 @@ class Fleet:
     async def aclose(self) -> None:
         for watcher in self._watchers.values():
             watcher.cancel()
-        await asyncio.gather(*self._watchers.values(), return_exceptions=True)
+        if self._watchers:
+            await asyncio.wait(self._watchers.values(), timeout=STOP_SECONDS)
 
     async def _watch(self, node: Node) -> None:
         while True:
@@ -103,7 +106,7 @@ class Fleet:
             if node.health.fails and node.health.healthy:
                 pause = min(pause, 1.0)  # in doubt: decide soon
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(node.look_now.wait(), pause)
+                await within(pause, node.look_now.wait())
             await asyncio.sleep(0.05)  # however often it is asked to look, it leaves the node some air
 
     async def probe(self, node: Node) -> None:

@@ -16,9 +16,11 @@ from pathlib import Path
 from aiohttp import web
 
 from swe_rl.errors import UsageError
+from swe_rl.owned_tasks import within
 from swe_rl.sandbox.server.guard import access_log
 
 SHUTDOWN_SECONDS = 5.0  # that answers under way may still take at the end
+LONG_SECONDS = 3600.0  # a bound where there is nothing else to look at
 PARENT_SECONDS = 0.5  # between two looks at whether the parent still lives
 
 
@@ -102,7 +104,7 @@ async def until_stopped(stop: asyncio.Event, parent: int | None) -> None:
     """Return when `stop` is set or the process `parent` is no longer this one's parent."""
     while not stop.is_set() and parent in (None, os.getppid()):
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(stop.wait(), None if parent is None else PARENT_SECONDS)
+            await within(PARENT_SECONDS if parent is not None else LONG_SECONDS, stop.wait())
 
 
 @dataclass(frozen=True)

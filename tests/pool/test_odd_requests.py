@@ -1,0 +1,136 @@
+"""One odd request, one that comes twice or one that comes late harms nobody: no slot leaks and the others are served."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.pool.conftest import until
+
+
+async def test_an_image_name_that_is_none_is_refused_and_stops_nobody(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    status, refused = await pool.allocate("odd", image="imgé")
+    assert (status, refused["error"]["kind"]) == (400, "bad_request") and "image" in refused["error"]["message"]
+    assert (await pool.allocate("plain"))[0] == 200
+
+
+async def test_a_request_that_cannot_be_placed_stops_nobody(nodes, pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    _, first = await pool.allocate("first")
+    choose = pool.pool.fleet.choose
+    monkeypatch.setattr(pool.pool.fleet, "choose", lambda image, avoid: choose({"img": image}[image], avoid))
+    assert (await pool.allocate("odd", image="odd"))[0] == 500
+    assert (await pool.allocate("second"))[0] == 200
+    await pool.post("/close", lease_id=first["lease_id"])
+    assert pool.pool.book.used(node.url) == 1 and len(pool.pool.allocator.line) == 0
+    seen = pool.pool.fleet.nodes[node.url].seen_at
+    await until(lambda: pool.pool.fleet.nodes[node.url].seen_at > seen)  # its watcher lives
+
+
+async def test_a_failure_to_serve_ends_no_watcher(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    await until(lambda: pool.pool.fleet.nodes[node.url].usable)
+    served = pool.pool.fleet.on_capacity
+    pool.pool.fleet.on_capacity = lambda: [][0]
+    await asyncio.sleep(0.3)
+    pool.pool.fleet.on_capacity = served
+    seen = pool.pool.fleet.nodes[node.url].seen_at
+    await until(lambda: pool.pool.fleet.nodes[node.url].seen_at > seen)
+    assert (await pool.allocate("1"))[0] == 200
+
+
+async def test_a_destroy_before_the_container_exists_does_not_answer_for_the_next(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url, settle=30.0)
+    node.create_gate.clear()
+    waiting = asyncio.create_task(pool.allocate("1"))
+    await until(lambda: node.creates == 1)
+    await pool.restart()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await until(lambda: {"destroyed": False} in node.answers.values())
+    node.create_gate.set()
+    await until(lambda: any("container_id" in answer for answer in node.answers.values()))  # it was made all the same
+    await until(lambda: node.containers == {}, within=5.0)
+
+
+async def test_a_retry_keeps_the_lease_whose_first_caller_hung_up(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    node.create_gate.clear()
+    first = asyncio.create_task(pool.allocate("1"))
+    await until(lambda: node.creates == 1)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await asyncio.sleep(0.05)  # the server hears of it
+    node.create_gate.set()
+    await until(lambda: [lease.state.value for lease in pool.pool.book.active()] == ["open"])
+    status, lease = await pool.allocate("1")
+    assert status == 200
+    await asyncio.sleep(3 * pool.settings.abandon_grace)
+    assert (await pool.post("/heartbeat", lease_id=lease["lease_id"]))[1]["gone"] == {}
+
+
+async def test_a_retry_that_joins_must_ask_for_the_same(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    node.create_gate.clear()
+    first = asyncio.create_task(pool.allocate("1"))
+    await until(lambda: node.creates == 1)
+    second = asyncio.create_task(pool.allocate("1", image="another"))
+    third = asyncio.create_task(pool.allocate("1", deadline_s=10))
+    await asyncio.sleep(0.1)
+    node.create_gate.set()
+    status, refused = await second
+    assert (status, refused["error"]["kind"]) == (409, "key_conflict")
+    assert (await first)[1]["lease_id"] == (await third)[1]["lease_id"]
+
+
+async def test_heartbeats_do_not_carry_a_lease_past_its_deadline(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url, deadline_grace=0.3)
+    _, lease = await pool.allocate("1")
+    await pool.post("/heartbeat", leases={lease["lease_id"]: 0.01})
+    for _ in range(20):
+        _, answer = await pool.post("/heartbeat", leases={lease["lease_id"]: 0.0})
+        await asyncio.sleep(0.05)
+    assert "deadline" in answer["gone"][lease["lease_id"]]
+
+
+async def test_close_all_lets_nobody_in(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url, capacity=1)
+    await pool.allocate("1")
+    waiting = asyncio.create_task(pool.allocate("2"))
+    await until(lambda: len(pool.pool.allocator.line) == 1)
+    assert await pool.pool.close_all("the end", within=5.0) == 0
+    for refused in (waiting, asyncio.create_task(pool.allocate("3"))):
+        status, answer = await refused
+        assert (status, answer["error"]["kind"]) == (503, "unavailable")
+    assert (node.creates, node.containers) == (1, {})
+
+
+async def test_close_all_ends_what_is_being_made(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    node.create_gate.clear()
+    making = asyncio.create_task(pool.allocate("1"))
+    await until(lambda: node.creates == 1)
+    asyncio.get_running_loop().call_later(0.2, node.create_gate.set)
+    assert await pool.pool.close_all("the end", within=5.0) == 0
+    assert (await making)[0] == 503 and node.containers == {}
+
+
+async def test_the_fleet_ends_in_the_moment_of_a_look(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url, probe_interval=30.0)
+    watched = pool.pool.fleet.nodes[node.url]
+    await until(lambda: watched.usable)
+    await asyncio.sleep(0.1)
+    watched.look_now.set()
+    await asyncio.sleep(0)
+    await asyncio.wait_for(pool.pool.fleet.aclose(), 2)
