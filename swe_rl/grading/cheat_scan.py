@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from swe_rl.grading.graders_files import graders_files, is_test_file
 from swe_rl.grading.patch_files import PatchFormatError, split_patch
-from swe_rl.grading.patch_policy import is_config_file, is_test_file
+from swe_rl.grading.patch_policy import is_config_file
 from swe_rl.types import Task, Trajectory
 
 # What each command pattern is evidence of. They are looked for in every command of an attempt.
@@ -54,6 +55,7 @@ class Finding:
 def scan_commands(task: Task, commands: Iterable[str]) -> list[Finding]:
     """Known cheats among an attempt's commands, one finding per kind and command."""
     found = []
+    graders = graders_files(task)
     for number, full in enumerate(commands):
         command = "\n".join(line[:MAX_LINE_CHARS] for line in full[:MAX_COMMAND_CHARS].splitlines())
         where = f"step {number}"
@@ -61,7 +63,7 @@ def scan_commands(task: Task, commands: Iterable[str]) -> list[Finding]:
             if match := re.search(pattern, command, re.MULTILINE):
                 found.append(Finding(kind, where, match.group(0)[:200]))
         written = [match["path"].removeprefix("./") for match in re.finditer(_WRITES, command)]
-        found += _edited(task, written, where)
+        found += _edited(graders, written, where)
     return found
 
 
@@ -72,8 +74,9 @@ def scan_patch(task: Task, patch: bytes) -> list[Finding]:
     except PatchFormatError:
         return []
     found = []
+    graders = graders_files(task)
     for section in sections:
-        found += _edited(task, section.paths, "patch")
+        found += _edited(graders, section.paths, "patch")
         added = section.content.decode("utf-8", errors="replace")
         for kind, pattern in ADDED_LINES.items():
             if match := re.search(pattern, added, re.MULTILINE):
@@ -81,12 +84,12 @@ def scan_patch(task: Task, patch: bytes) -> list[Finding]:
     return found
 
 
-def _edited(task: Task, paths: Iterable[str], where: str) -> list[Finding]:
+def _edited(graders: Collection[str], paths: Iterable[str], where: str) -> list[Finding]:
     found = []
     for path in paths:
         if is_config_file(path):
             found.append(Finding("edits_test_config", where, path))
-        elif is_test_file(task, path, everywhere=True):
+        elif is_test_file(graders, path, everywhere=True):
             found.append(Finding("edits_tests", where, path))
     return found
 

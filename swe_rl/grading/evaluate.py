@@ -19,9 +19,10 @@ from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
 from swe_rl.errors import InfraError
 from swe_rl.grading.evaluate_pytest import RUNNER_FILES, PytestPlan
-from swe_rl.grading.logs import ParsedLog, parse_log, parser_of
+from swe_rl.grading.graders_files import graders_files, tests_region
+from swe_rl.grading.logs import ParsedLog, parse_log, parser_of, reads_pytest
 from swe_rl.grading.patch_files import split_patch
-from swe_rl.grading.patch_policy import PolicyResult, apply_policy, graders_files
+from swe_rl.grading.patch_policy import PolicyResult, apply_policy
 from swe_rl.grading.report import judge
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.protocol import Sandbox
@@ -35,6 +36,14 @@ FAIR_SHARE = 0.5  # of the grading's time; with less of it left for the tests, r
 GRADE_SCRIPT = Path(__file__).with_name("grade.sh")
 SESSION_PROOF = "pytest_session_proof.py"
 SESSIONS = 9  # of pytest in one eval script that are asked for a proof; scripts have one
+# Builtins only (PATH may be the patch's by then), and not traced.
+_LAY_WORDS = """\
+{{ while IFS=' ' read -r swe_rl_name swe_rl_word; do echo "$swe_rl_word" >| "$SWE_RL_PROOF/$swe_rl_name"; done
+unset swe_rl_name swe_rl_word; }} 2> /dev/null <<'swe-rl-words'
+{words}swe-rl-words
+"""
+_PYTEST = re.compile(r"(?:^|[;&|(]|-m)[ \t]*(?:\w+=\S*[ \t]+)*(?:\S*/)?py\.?test\b", re.MULTILINE)
+_OWN_ENVIRONMENT = re.compile(r"\b(?:tox|nox|sudo)\b|\benv\b.* -i\b")
 CONFTESTS = ":(glob)**/conftest.py"
 
 
@@ -108,7 +117,8 @@ class _Run:
         else:
             files["eval.sh"] = self._script().encode("utf-8", "surrogateescape")
             files[SESSION_PROOF] = _runner_file(SESSION_PROOF)
-            files |= {f"word{number}": word.encode() for number, word in enumerate(self.words)}
+            if START_MARKER not in eval_script_for(self.task):
+                files |= {name: word.encode() for name, word in self._named_words()}
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as tar:
             for name, data in files.items():
@@ -117,9 +127,23 @@ class _Run:
                 tar.addfile(entry, io.BytesIO(data))
         return packed.getvalue()
 
+    def _named_words(self) -> list[tuple[str, str]]:
+        return [(f"word{number}", word) for number, word in enumerate(self.words)]
+
     def _script(self) -> str:
-        """The eval script with markers nobody can know, ending with the exit code of the tests."""
+        """The eval script with markers nobody can know, ending with the exit code of the tests.
+
+        Sessions' words are laid out where the tests begin: what is built or installed before cannot read them.
+        """
         script = eval_script_for(self.task).replace("\r\n", "\n")
+        words = "".join(f"{name} {word}\n" for name, word in self._named_words())
+        script = re.sub(
+            rf"^.*{re.escape(START_MARKER)}",
+            lambda found: _LAY_WORDS.format(words=words) + found[0],
+            script,
+            count=1,
+            flags=re.MULTILINE,
+        )
         for plain, secret in zip((START_MARKER, END_MARKER), self.markers, strict=True):
             script = script.replace(plain, secret)
         end = re.search(rf"^.*{re.escape(self.markers[1])}.*$", script, re.MULTILINE)
@@ -187,6 +211,8 @@ class _Run:
         sessions, log = self._sessions(log)
         task = dataclasses.replace(self.task, eval_script=self._script())
         parsed = parse_log(task, log, returncode=code, markers=(self.markers[0], self.markers[1]))
+        if not sessions and self._runs_pytest():
+            parsed.problems.append("no pytest session began: what the log shows is not the test runner's")
         for said in sessions:
             ends = [text.split()[1] for text in said if text.startswith("end")]
             for text in said:
@@ -199,6 +225,14 @@ class _Run:
                 parsed.problems.append(f"pytest ended with {ends[0]}, its process with 0")
         parsed.complete = not parsed.problems
         return parsed, log
+
+    def _runs_pytest(self) -> bool:
+        """Whether the tests are a pytest session that finds our plugin; runners that clean the environment do not."""
+        script = eval_script_for(self.task)
+        tests = tests_region(script)
+        if _OWN_ENVIRONMENT.search(tests) or "PYTEST_ADDOPTS" in script:
+            return False
+        return reads_pytest(self.task) or bool(_PYTEST.search(tests))
 
     def _sessions(self, log: str) -> tuple[list[list[str]], str]:
         """What each pytest session said of itself, and the log without it."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swe_rl.grading.graders_files import graders_files
 from swe_rl.grading.logs import ParsedLog
-from swe_rl.grading.patch_policy import graders_files
 from swe_rl.types import Task, Verdict
 
 RUNNER_FILES = ("pytest_runner.py", "pytest_witness.py")

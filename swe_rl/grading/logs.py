@@ -74,6 +74,18 @@ def parser_of(task: Task) -> str:
         raise
 
 
+def reads_pytest(task: Task) -> bool:
+    """Whether the parser of the task's logs reads what pytest prints."""
+    name = parser_of(task)
+    if name == "swebench":
+        return _is_pytest(swebench_library().parsers[task.repo].__name__)
+    return name in ("pytest", "r2e")
+
+
+def _is_pytest(parser_name: str) -> bool:
+    return "pytest" in parser_name or parser_name in ("parse_log_seaborn", "parse_log_matplotlib")
+
+
 def parse_log(
     task: Task,
     log: str,
@@ -190,6 +202,6 @@ def _finished(parser_name: str, text: str) -> bool:
     """Whether the runner's closing line is there; True for runners whose closing line is not known."""
     if "django" in parser_name:
         return _DJANGO_END.search(text) is not None
-    if "pytest" in parser_name or parser_name in ("parse_log_seaborn", "parse_log_matplotlib"):
+    if _is_pytest(parser_name):
         return pytest_finished(text)
     return True

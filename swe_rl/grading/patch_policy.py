@@ -12,27 +12,18 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from swe_rl.config.grading import GradingSettings
+from swe_rl.grading.graders_files import gold_files, graders_files, is_test_file, runner_files
+from swe_rl.grading.import_shadows import is_shadow
 from swe_rl.grading.patch_files import GITLINK, FilePatch, PatchFormatError, split_patch, unsafe_paths
 from swe_rl.types import Task, Verdict
 
-TEST_NAMES = ("test_*.py", "*_test.py", "tests.py", "*.test.js", "*.test.ts", "*.spec.js", "*.spec.ts", "*_test.go")
-TEST_FOLDERS = ("test", "tests", "testing", "__tests__", "spec", "e2e")
 CONFIG_NAMES = (
-    "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "noxfile.py", "setup.cfg", "pyproject.toml", ".coveragerc",
-    "sitecustomize.py", "usercustomize.py", "*.pth", "jest.config.*", ".mocharc*", ".gitattributes",
+    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "noxfile.py", "setup.cfg",
+    "pyproject.toml", ".coveragerc", "sitecustomize.py", "usercustomize.py", "*.pth", "jest.config.*", ".mocharc*",
+    ".gitattributes",
 )  # fmt: skip
-# A new module of one of these names at the top of the repository would be imported in place of the real one.
-SHADOWS = (
-    "pytest",
-    "_pytest",
-    "pluggy",
-    "unittest",
-    "iniconfig",
-    "packaging",
-    "sitecustomize",
-    "usercustomize",
-    "site",
-)
+# Eval scripts install the repository before its tests: what is run there could exchange pytest itself. Top level only.
+BUILD_PROGRAMS = ("setup.py",)
 JUNK = re.compile(r"(^|/)(__pycache__|[^/]*\.egg-info|[^/]*\.dist-info|\.pytest_cache)(/|$)|\.py[cod]$")
 
 
@@ -81,15 +72,18 @@ def apply_policy(task: Task, patch: bytes, settings: GradingSettings) -> PolicyR
 def _strip(task: Task, patch: bytes, sections: list[FilePatch], settings: GradingSettings) -> PolicyResult:
     result = PolicyResult()
     allowed = gold_files(task)
+    graders = graders_files(task)
+    # The test runner's own folder comes first where it is run by its path (`./tests/runtests.py`).
+    roots = {"", *map(posixpath.dirname, runner_files(task)), *task.env.get("PYTHONPATH", "").split(":")}
     everywhere = settings.swe_test_patch_policy_scope == "all_tests"
     kept: list[FilePatch] = []
     for section in sections:
         paths = [path for path in section.paths if path not in allowed]
         if GITLINK in (section.old_mode, section.new_mode) or any(JUNK.search(path) for path in paths):
             result.junk_files += section.paths
-        elif any(is_test_file(task, path, everywhere=everywhere) for path in paths):
+        elif any(is_test_file(graders, path, everywhere=everywhere) for path in paths):
             result.test_files += section.paths
-        elif any(is_config_file(path) or (section.creates and is_shadow(path)) for path in paths):
+        elif any(is_config_file(path) or (section.creates and is_shadow(path, roots)) for path in paths):
             result.config_files += section.paths
         else:
             kept.append(section)
@@ -106,53 +100,6 @@ def _strip(task: Task, patch: bytes, sections: list[FilePatch], settings: Gradin
     return result
 
 
-def gold_files(task: Task) -> set[str]:
-    """Files that the task's own fix touches."""
-    if not task.patch:
-        return set()
-    try:
-        return {
-            path for section in split_patch(task.patch.encode("utf-8", "surrogateescape")) for path in section.paths
-        }
-    except PatchFormatError:
-        return set()
-
-
-def graders_files(task: Task) -> list[str]:
-    """The test files that the grader brings or restores: named by the task, by its test patch, or by its test ids."""
-    files = dict.fromkeys(task.test_files)
-    if task.test_patch.strip():
-        try:
-            sections = split_patch(task.test_patch.encode("utf-8", "surrogateescape"))
-        except PatchFormatError:
-            sections = []
-        files.update(dict.fromkeys(path for section in sections for path in section.paths))
-    for test in (*task.fail_to_pass, *task.pass_to_pass):
-        path, separator, _ = test.partition("::")
-        if separator and "/" in path + "/" and path.endswith(".py"):
-            files[path] = None
-    return list(files)
-
-
-def is_test_file(task: Task, path: str, *, everywhere: bool) -> bool:
-    """Whether `path` is one of the grader's tests (a folder of the task's `test_files` counts), or looks like a test."""
-    for name in graders_files(task):
-        # A file in place of the folder above a test (a link, say) takes the test's place as well.
-        if path == name or path.startswith(name.rstrip("/") + "/") or name.startswith(path + "/"):
-            return True
-    if not everywhere:
-        return False
-    folders, name = posixpath.split(path)
-    return any(part in TEST_FOLDERS for part in folders.split("/")) or any(fnmatchcase(name, p) for p in TEST_NAMES)
-
-
 def is_config_file(path: str) -> bool:
-    """Whether the file steers the test runner or the interpreter's start."""
-    return any(fnmatchcase(posixpath.basename(path), pattern) for pattern in CONFIG_NAMES)
-
-
-def is_shadow(path: str) -> bool:
-    first, _, rest = path.partition("/")
-    return (not rest and first.removesuffix(".py") in SHADOWS and first.endswith(".py")) or (
-        first in SHADOWS and rest == "__init__.py"
-    )
+    """Whether the file steers the test runner, the interpreter's start, or is run by a build before the tests."""
+    return path in BUILD_PROGRAMS or any(fnmatchcase(posixpath.basename(path), pattern) for pattern in CONFIG_NAMES)

@@ -43,6 +43,7 @@ BASE = {
     ".gitignore": "build/\n*.log\n",
     "pkg/__init__.py": "",
     "pkg/text.py": "def shout(word):\n    return word.upper()\n",
+    "bin/run_tests.py": "import sys\n\nimport pytest\n\nsys.exit(pytest.main(sys.argv[1:]))\n",
     "run.sh": "#!/bin/sh\necho run\n",
     "tests/test_shout.py": "from pkg.text import shout\n\n\ndef test_shout():\n    assert shout('a') == 'A'\n",
 }
@@ -97,6 +98,15 @@ python -m pytest -rA -p no:cacheprovider tests/test_calc.py tests/test_shout.py
 : '>>>>> End Test Output'
 git status --short
 """
+# As Django's and SymPy's: a build that may import the package, and a test runner that is a file of the repository.
+RUNNER_SCRIPT = """#!/bin/bash
+set -uxo pipefail
+[ -f setup.py ] && python setup.py build
+python -c 'import calc'
+: '>>>>> Start Test Output'
+python ./bin/run_tests.py -rA -p no:cacheprovider tests/test_calc.py tests/test_shout.py
+: '>>>>> End Test Output'
+"""
 _GIT_ENV = {
     "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b",
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z",
@@ -128,6 +138,10 @@ class Lab:
     @property
     def script_task(self) -> Task:
         return replace(self.task, instance_id="calc-script", log_parser="pytest", eval_script=EVAL_SCRIPT)
+
+    @property
+    def runner_task(self) -> Task:
+        return replace(self.script_task, instance_id="calc-runner", eval_script=RUNNER_SCRIPT)
 
     def patch(self, edit: Callable[[Path], None], *options: str) -> bytes:
         """git's diff of what `edit` does to a copy of the repository."""

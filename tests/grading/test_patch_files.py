@@ -9,8 +9,9 @@ import pytest
 
 from swe_rl.agent.replay_steps import read_trajectory
 from swe_rl.config.grading import GradingSettings
+from swe_rl.grading.graders_files import graders_files
 from swe_rl.grading.patch_files import PatchFormatError, split_patch, unsafe_paths
-from swe_rl.grading.patch_policy import apply_policy, graders_files
+from swe_rl.grading.patch_policy import apply_policy
 from swe_rl.tasks.load import load_tasks
 from swe_rl.types import Task, Verdict
 from tests.grading.attacks import HONEST, new_file

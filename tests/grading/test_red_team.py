@@ -38,8 +38,8 @@ def _fast(number: int, attack: Attack, kind: str) -> bool:
 CASES = [
     pytest.param(attack, kind, id=f"{kind}: {attack.name}", marks=[] if _fast(n, attack, kind) else pytest.mark.slow)
     for n, attack in enumerate(ATTACKS)
-    for kind in ("junit", "script")
-    if attack.task in (kind, "both")
+    for kind in ("junit", "script", "runner")
+    if attack.task == kind or (attack.task == "both" and kind != "runner")
 ]
 
 
@@ -51,7 +51,7 @@ def test_the_suite_is_large_and_has_no_double():
 
 async def attempt(attack: Attack, kind: str, lab: Lab, provider: SandboxProvider) -> str:
     """Grade one attack; returns what was wrong with the verdict, or nothing."""
-    task = lab.task if kind == "junit" else lab.script_task
+    task = {"junit": lab.task, "script": lab.script_task, "runner": lab.runner_task}[kind]
     result = await grade_patch(
         task,
         attack.patch(lab),
