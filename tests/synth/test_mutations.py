@@ -60,6 +60,17 @@ def test_kinds_and_exact_inverse() -> None:
         compile(buggy, "buggy", "exec")
 
 
+def test_only_newlines_end_lines() -> None:
+    """What else looks like a line's end to `str.splitlines` moves no mutation."""
+    plain = SOURCE.replace("def clamp", 'X = "  "\n#  \n\ndef clamp', 1)
+    assert plain != SOURCE
+    spans = [(m.kind, m.line, m.old, m.new) for m in find_mutations(plain)]
+    for odd in ("\x0c\x0c", "\u2028\u2029", "\x1c\x85"):
+        text = plain.replace('"  "', f'"{odd}"').replace("#  ", f"#{odd}")
+        assert [(m.kind, m.line, m.old, m.new) for m in find_mutations(text)] == spans
+    assert [(m.kind, m.line, m.old, m.new) for m in find_mutations(plain.replace("\n", "\r\n"))] == spans
+
+
 def test_a_mutation_of_another_version_is_refused() -> None:
     mutation = find_mutations(SOURCE)[0]
     with pytest.raises(ValueError, match="expected"):

@@ -53,3 +53,24 @@ def test_patches_apply(tmp_path) -> None:
     subprocess.run(["git", "apply", "-"], input=patch.encode(), cwd=tmp_path / "repo", check=True, timeout=30)
     for name, data in TREE.items():
         assert (tmp_path / "repo" / name).read_bytes() == data
+
+
+ODD = 'def f(a):\n    return "\u2028\x0c\x1c" + a\n\x0c\n\ndef g(a):\r\n    return a + "\x85"\n'
+
+
+def test_lines_end_at_newlines_only(tmp_path) -> None:
+    """Form feeds, CRLF and Unicode's line separators are ordinary characters of a line, for git as for Python."""
+    tree = {
+        **TREE,
+        "pkg/core.py": ODD.replace("+ a", "- a").encode(),
+        "tests/test_crlf.py": ODD.replace("\n", "\r\n").encode(),
+    }
+    build_archive(hidden_tree(tree, "pkg/core.py", ODD), tmp_path / "a.tar")
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        archive.extractall(tmp_path / "repo", filter="data")
+    patch = change_patch("pkg/core.py", ODD, tree["pkg/core.py"].decode())
+    assert "No newline" not in patch
+    patch += new_files_patch(tree, [name for name in tree if name.startswith("tests/")])
+    subprocess.run(["git", "apply", "-"], input=patch.encode(), cwd=tmp_path / "repo", check=True, timeout=30)
+    for name, data in tree.items():
+        assert (tmp_path / "repo" / name).read_bytes() == data

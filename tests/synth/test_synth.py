@@ -8,6 +8,10 @@ import pytest
 from swe_rl.errors import DataError, UsageError
 from swe_rl.tasks.load import load_tasks
 from swe_rl.tasks.synth import command
+from swe_rl.tasks.synth.functions import Function
+from swe_rl.tasks.synth.inject import Bug
+from swe_rl.tasks.synth.mutations import Mutation
+from swe_rl.tasks.synth.quickstart import read_recipes
 
 CORE = """\
 def clamp(value, low, high):
@@ -76,6 +80,63 @@ def test_a_repository_without_passing_tests_is_refused(repository, tmp_path) -> 
     (repository / "tests/test_core.py").write_text("import nothing_like_this\n")
     with pytest.raises(DataError, match="no test"):
         command.main(["--from", str(repository), "--out", str(tmp_path / "out")])
+
+
+ADD = "def add(a, b):\n    return a + b\n"
+ADD_TESTS = (
+    "from pkg.{name} import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n\n\ndef test_none():\n    assert add\n"
+)
+
+
+def test_modules_that_cannot_be_read_are_skipped_and_counted(repository, tmp_path, capsys) -> None:
+    """Latin-1 with a coding cookie, and code for another Python (here: a template that its test fills in)."""
+    cookie = "# -*- coding: latin-1 -*-\n# \xe4\n"
+    (repository / "pkg/latin.py").write_bytes((cookie + ADD).encode("latin-1"))
+    (repository / "tests/test_latin.py").write_text(ADD_TESTS.format(name="latin"))
+    (repository / "pkg/template.py").write_text(ADD + "{% more %}\n")
+    (repository / "tests/test_template.py").write_text(
+        "from pathlib import Path\n\n\ndef test_it():\n    path = Path('pkg/template.py').resolve()\n    names = {}\n"
+        "    exec(compile(path.read_text().split('{%')[0], str(path), 'exec'), names)\n    assert names['add'](1, 2) == 3\n"
+    )
+    (repository / "tests/test_latin_too.py").write_bytes((cookie + ADD_TESTS.format(name="core")).encode("latin-1"))
+    assert command.main(["--from", str(repository), "--count", "3", "--out", str(tmp_path / "out"), "--seed", "3"]) == 0
+    assert all(task.env["F"] == "pkg/core.py" for task in load_tasks(tmp_path / "out" / "tasks.jsonl").tasks)
+    err = capsys.readouterr().err
+    assert "3 modules skipped" in err
+    for path, why in {
+        "pkg/latin.py": "not UTF-8",
+        "pkg/template.py": "invalid syntax",
+        "tests/test_latin_too.py": "UTF-8",
+    }.items():
+        assert any(path in line and why in line for line in err.splitlines()), (path, err)
+
+
+def test_copies_of_a_module_have_tasks_of_their_own(tmp_path) -> None:
+    folder = tmp_path / "copies-1.0"
+    for name in ("one", "two"):
+        (folder / "pkg").mkdir(parents=True, exist_ok=True)
+        (folder / "tests").mkdir(exist_ok=True)
+        (folder / "pkg" / f"{name}.py").write_text(ADD)
+        (folder / "tests" / f"test_{name}.py").write_text(ADD_TESTS.format(name=name))
+    (folder / "pkg" / "__init__.py").touch()
+    assert command.main(["--from", str(folder), "--count", "9", "--out", str(tmp_path / "out")]) == 0
+    found = load_tasks(tmp_path / "out" / "tasks.jsonl")
+    assert not found.rejected and {task.env["F"] for task in found.tasks} == {"pkg/one.py", "pkg/two.py"}
+    assert len({task.archive for task in found.tasks}) == len(found.tasks) == len(digests(tmp_path / "out"))
+
+
+def test_the_quickstarts_ids_stay() -> None:
+    """Ids of tasks that exist: results and demonstrations go by them."""
+    count = 0
+    for package in read_recipes(Path(__file__).parents[2] / "data/quickstart/recipes"):
+        for recipe in package.tasks:
+            function = Function(recipe.function.rsplit(".", 1)[-1], recipe.function, 1, 1, 1, 9)
+            mutation = Mutation(recipe.kind, recipe.start, 0, recipe.line, recipe.fixed, recipe.buggy, function)
+            bug = Bug(recipe.path, mutation, "", (), (), None)
+            others = {r.id for r in package.tasks} - {recipe.id}
+            assert command.task_id(package.package, bug, others) == recipe.id
+            count += 1
+    assert count == 309
 
 
 def test_usage_errors(tmp_path) -> None:

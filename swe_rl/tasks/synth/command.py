@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import zlib
 from pathlib import Path
 
 from rich.progress import Progress
@@ -12,7 +13,8 @@ from rich.progress import Progress
 from swe_rl.errors import DataError, UsageError
 from swe_rl.sandbox.local_tools import ensure_tools_env
 from swe_rl.tasks.load import write_tasks
-from swe_rl.tasks.synth.inject import Injector, find_bugs
+from swe_rl.tasks.printable import plain
+from swe_rl.tasks.synth.inject import Bug, Injector, find_bugs
 from swe_rl.tasks.synth.issue import LEVELS
 from swe_rl.tasks.synth.mutations import Mutation
 from swe_rl.tasks.synth.recipe import Recipe, build_task, task_tree
@@ -58,14 +60,28 @@ def make_recipes(
         bar = progress.add_task(package, total=count)
         for bug in find_bugs(injector, seed=seed, count=count, **options):  # type: ignore[arg-type]
             level = levels[len(recipes) % len(levels)]
-            name = (
-                f"{package}__{bug.mutation.function.name}-{bug.mutation.kind}-{bug.mutation.start}-{bug.mutation.new}"
-            )
-            safe = "".join(c if c.isalnum() or c in "_-." else f"x{ord(c):x}" for c in name)
-            recipes.append(Recipe.of(bug, id=safe[:120], level=level, seed=seed))
+            recipes.append(Recipe.of(bug, id=task_id(package, bug, {r.id for r in recipes}), level=level, seed=seed))
             progress.update(bar, completed=len(recipes))
+    _say_skipped(injector.skipped)
     random.Random(seed).shuffle(recipes)
     return recipes
+
+
+def task_id(package: str, bug: Bug, taken: set[str]) -> str:
+    """A name for the task: what is wrong in which function; with a hash of the whole where another task has that name."""
+    mutation = bug.mutation
+    name = f"{package}__{mutation.function.name}-{mutation.kind}-{mutation.start}-{mutation.new}"
+    safe = "".join(c if c.isalnum() or c in "_-." else f"x{ord(c):x}" for c in name)
+    if safe[:120] not in taken:
+        return safe[:120]
+    return f"{safe[:110]}-{zlib.crc32(f'{bug.path} {name}'.encode()):08x}"
+
+
+def _say_skipped(skipped: dict[str, str]) -> None:
+    if skipped:
+        print(f"{len(skipped)} modules skipped, the first:", file=sys.stderr)
+        for path, why in list(skipped.items())[:5]:
+            print(f"  {path}: {plain(why)}", file=sys.stderr)
 
 
 def main(argv: list[str]) -> int:

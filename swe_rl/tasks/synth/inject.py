@@ -14,6 +14,7 @@ from swe_rl.errors import DataError
 from swe_rl.tasks.synth.functions import Function
 from swe_rl.tasks.synth.layout import code_modules, is_test_module
 from swe_rl.tasks.synth.mutations import Mutation, sample_mutations
+from swe_rl.tasks.synth.repository import why_not_text
 from swe_rl.tasks.synth.source import write_tree
 from swe_rl.tasks.synth.test_runs import TestRun, TestServer
 
@@ -44,6 +45,7 @@ class Injector:
         self.root = Path(self._folder.name).resolve()
         write_tree(tree, self.root)
         self._stamp = int(time.time())
+        self.skipped: dict[str, str] = {}  # modules that cannot be used, and why
         self.server = TestServer(python, self.root)
         self.baseline = self._baseline()
 
@@ -58,6 +60,9 @@ class Injector:
         """Run every test module on the code as it is, on its own, so that a broken one does not hide the others."""
         merged = TestRun(0, False, {}, {}, {}, {})
         for module in filter(is_test_module, sorted(self.tree)):
+            if why := why_not_text(self.tree[module]):  # the grader's test patch could not bring it
+                self.skipped[module] = why
+                continue
             run = self.server.run([module], timeout=BASELINE_TIMEOUT, trace=True)
             if sum(run.seconds.values()) > 2 * MODULE_SECONDS:  # tracing doubles it
                 continue
@@ -132,15 +137,24 @@ def find_bugs(
 ) -> Iterator[Bug]:
     """At most `count` bugs in seeded order, no two of which give the same buggy file.
 
-    `accept(source, mutation)` leaves kinds out before any test runs. Raises DataError where no test passes at all.
+    `accept(source, mutation)` leaves kinds out before any test runs. Modules that cannot be read go to `injector.skipped`.
+    Raises DataError where no test passes at all.
     """
     if not injector.baseline.with_status("passed"):
         raise DataError("no test of this repository passes as it is; are its test requirements installed?")
     proposals: list[tuple[str, Mutation]] = []
     for path in injector.covered_modules():
-        source = injector.tree[path].decode()
         rng = random.Random(f"{seed}:{path}")
-        found = [m for m in sample_mutations(source, rng, 10_000) if accept(source, m)]
+        try:
+            source = injector.tree[path].decode()
+            sampled = sample_mutations(source, rng, 10_000)
+        except UnicodeDecodeError:
+            injector.skipped[path] = why_not_text(injector.tree[path])
+            continue
+        except (SyntaxError, ValueError, RecursionError) as error:  # e.g. code for another Python, or a template
+            injector.skipped[path] = str(error)
+            continue
+        found = [m for m in sampled if accept(source, m)]
         proposals += [(path, m) for m in _spread(found, rng, per_function)]
     random.Random(seed).shuffle(proposals)
     made, seen = 0, set()

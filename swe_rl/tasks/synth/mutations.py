@@ -131,7 +131,12 @@ def _swapped(call: cst.Call, one: cst.BaseExpression, two: cst.BaseExpression, c
 
 
 def find_mutations(source: str) -> list[Mutation]:
-    """Every mutation of every function of `source`, in file order. Raises SyntaxError for a broken module."""
+    """Every mutation of every function of `source`, in file order.
+
+    Raises SyntaxError for a broken module, and for one with line ends that Python counts and git does not.
+    """
+    if "\r" in source.replace("\r\n", ""):
+        raise SyntaxError("carriage returns end lines")
     functions = find_functions(source)
     try:
         wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
@@ -140,10 +145,9 @@ def find_mutations(source: str) -> list[Mutation]:
     finder = _Finder(wrapper.module.code_for_node)
     wrapper.visit(finder)
     positions = wrapper.resolve(PositionProvider)
-    lines = source.splitlines(keepends=True)
     starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
+    for line in source.split("\n"):  # what else `str.splitlines` takes for a line's end is none to Python
+        starts.append(starts[-1] + len(line) + 1)
     return list(_placed(source, finder.proposals, positions, starts, functions))
 
 

@@ -134,7 +134,7 @@ def _issue(recipe: Recipe, tree: dict[str, bytes], edit: Edit | None, name: str)
     example = ""
     if recipe.failure:
         lines = tree[str(recipe.failure[0])].decode(errors="replace").split("\n")
-        example = lines[int(recipe.failure[1]) - 1].strip()
+        example = "".join(lines[int(recipe.failure[1]) - 1 :][:1]).strip()
     if not example.startswith(("assert", "self.assert")) or len(example) > EXAMPLE_LENGTH:
         example = ""
     return issue_text(recipe.level, name, edit, test, example, random.Random(f"{recipe.seed}:{recipe.id}"))

@@ -74,31 +74,35 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def why_not_text(data: bytes) -> str:
+    """Why `data` cannot be part of a patch as text; "" where it can."""
+    try:
+        return "it holds a NUL" if "\0" in data.decode() else ""
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 (byte {data[error.start]:#04x} at {error.start})"
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of `text` with their ends, as git sees them: only a newline ends one (`str.splitlines` knows ten more)."""
+    return list(io.StringIO(text, newline="\n"))
+
+
 def new_files_patch(tree: dict[str, bytes], paths: list[str]) -> str:
-    """A diff that adds the text files `paths`; files that are not UTF-8 are left out."""
+    """A diff that adds the text files `paths`; files that are no text are left out."""
     parts = []
     for path in paths:
-        try:
-            text = tree[path].decode()
-        except UnicodeDecodeError:
-            continue
-        if "\r" in text or "\0" in text:
+        if why_not_text(tree[path]):
             continue
         parts.append(f"diff --git a/{path} b/{path}\nnew file mode 100644\n")
-        lines = text.split("\n")
-        ended = lines[-1] == ""
-        lines = lines[:-1] if ended else lines
-        if lines:
+        if lines := lines_of(tree[path].decode()):
             parts.append(f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n")
-            parts += [f"+{line}\n" for line in lines]
-            parts.append("" if ended else "\\ No newline at end of file\n")
+            parts += [f"+{line}" for line in lines]
+            parts.append("" if lines[-1].endswith("\n") else "\n\\ No newline at end of file\n")
     return "".join(parts)
 
 
 def change_patch(path: str, before: str, after: str) -> str:
     """The gold patch: a unified diff of one file."""
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}", n=3
-    )
+    lines = difflib.unified_diff(lines_of(before), lines_of(after), f"a/{path}", f"b/{path}", n=3)
     text = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
     return f"diff --git a/{path} b/{path}\n{text}"
