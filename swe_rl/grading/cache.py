@@ -14,12 +14,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.types import Task, Verdict
 
 CERTAIN = frozenset({Verdict.RESOLVED, Verdict.UNRESOLVED, Verdict.PATCH_REJECTED, Verdict.TAMPERED})
 CAPACITY = 4096
+# Settings that can change a verdict: policy, time, image, what a local sandbox allows
+GRADED_SETTINGS = (
+    *(name for name in GradingSettings.model_fields if name not in ("verdict_cache", "reward_not_submitted")),
+    "swe_eval_timeout",
+    "swe_docker_registry",
+    "sandbox_max_processes",
+    "sandbox_memory_mb",
+    "sandbox_file_mb",
+)
 GRADED_METADATA = ("python", "bug_patch")  # entries of Task.metadata that change a grading: interpreter, starting state
 
 

@@ -22,9 +22,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from swe_rl.config import Config
-from swe_rl.config.load import load_config
+from swe_rl.config.load import load_config, validate
 from swe_rl.deadline import Deadline
 from swe_rl.errors import DataError, UsageError
+from swe_rl.grading.cache import GRADED_SETTINGS
 from swe_rl.grading.grader import grade_patch
 from swe_rl.sandbox.protocol import SandboxProvider
 from swe_rl.sandbox.provider import open_provider
@@ -32,6 +33,7 @@ from swe_rl.tasks.load import load_tasks
 from swe_rl.tasks.printable import printable
 from swe_rl.types import Task, Verdict
 
+CONFIG_FILE = "config.yaml"  # in a run's folder: the settings it ran with
 OPEN_SECONDS = 300.0  # for a sandbox to open, beside the tests' own time
 
 
@@ -88,8 +90,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 def tasks_of_run(run_dir: Path, given: Sequence[str]) -> dict[str, Task]:
     """The run's tasks by id, from `given` files or from those that its config.yaml names."""
     paths = list(given)
-    if not paths and (run_dir / "config.yaml").is_file():
-        settings = yaml.safe_load((run_dir / "config.yaml").read_text("utf-8")) or {}
+    if not paths:
+        settings = _settings_of_run(run_dir)
         paths = [settings[name] for name in ("prompt_data", "eval_prompt_data") if settings.get(name)]
     if not paths:
         raise UsageError(f"{run_dir}: no config.yaml names the tasks of this run; give them with --tasks FILE")
@@ -97,6 +99,31 @@ def tasks_of_run(run_dir: Path, given: Sequence[str]) -> dict[str, Task]:
     for path in paths:
         tasks.update({task.instance_id: task for task in load_tasks(path).tasks})
     return tasks
+
+
+def config_of_run(run_dir: Path, argv: list[str]) -> Config:
+    """The settings to grade with: those given now; else, where a verdict depends on them, the run's own; else the defaults.
+
+    Raises ConfigError for a wrong value, DataError where the run's config.yaml cannot be read.
+    """
+    given = load_config(argv, prog="swe-rl regrade")
+    stored = _settings_of_run(run_dir)
+    values = {name: stored[name] for name in GRADED_SETTINGS if name in stored and name not in given.sources}
+    sources = dict.fromkeys(values, str(run_dir / CONFIG_FILE))
+    return validate({**given.config.model_dump(), **values}, {**given.sources, **sources})
+
+
+def _settings_of_run(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / CONFIG_FILE
+    if not path.is_file():
+        return {}
+    try:
+        settings = yaml.safe_load(path.read_text("utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise DataError(f"{path}: {type(settings).__name__}, not a mapping of settings")
+    return settings
 
 
 async def regrade(
@@ -148,7 +175,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="swe-rl regrade",
         description="Grade the stored patches (patch.diff) of a run again and compare the verdicts.",
-        epilog="Settings of sandboxes and grading are taken too (--sandbox docker ...). Exit code 0: every verdict is the"
+        epilog="Settings of sandboxes and grading are taken too (--sandbox docker ...); what verdicts depend on and is not"
+        " given now (policy, time limit ...) is as in the run's config.yaml. Exit code 0: every verdict is the"
         " same (attempts that were lost to infrastructure aside); 1: some differ.",
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="a run's folder, or any folder of attempts")
@@ -164,8 +192,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Exit code 0 where all comparable verdicts are the same, 1 where one differs or could not be had."""
     arguments, rest = build_parser().parse_known_args(argv)
-    config = load_config(rest, prog="swe-rl regrade").config
     patches = stored_patches(arguments.run_dir)
+    config = config_of_run(arguments.run_dir, rest)
     tasks = tasks_of_run(arguments.run_dir, arguments.tasks)
     unknown = sorted({stored.instance_id for stored in patches} - set(tasks))
     if unknown:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from swe_rl import cli
-from swe_rl.errors import DataError
-from swe_rl.grading.regrade import stored_patches, tasks_of_run
+from swe_rl.errors import ConfigError, DataError
+from swe_rl.grading.regrade import config_of_run, stored_patches, tasks_of_run
 from swe_rl.tasks.load import write_tasks
 from tests.tasks.local_tasks import FIX, WRONG, make_archive, make_task
+from tests.tasks.local_tasks import test_patch as make_patch_of_tests
 
 
 @pytest.fixture
@@ -46,6 +48,33 @@ def test_regrade_compares(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> 
     lines = [json.loads(line) for line in (run_dir / "regrade.jsonl").read_text().splitlines()]
     assert [line["verdict"] for line in lines] == ["resolved", "unresolved", "unresolved", "resolved", "no_patch"]
     assert lines[0]["tests"]["tests/test_calc.py::test_add"] == "PASSED"
+
+
+def test_a_run_is_graded_by_its_own_settings(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strict run's `tampered` stays so; a flag, the environment or --config say otherwise, each for itself."""
+    for name in "bcde":
+        shutil.rmtree(run_dir / "attempts" / f"good__g0__i{name}__1")
+    folder = run_dir / "attempts" / "good__g0__ia__1"
+    (folder / "patch.diff").write_text(FIX + make_patch_of_tests("def test_add():\n    pass\n"))
+    (folder / "meta.json").write_text(json.dumps({"instance_id": "good", "verdict": "tampered"}))
+    settings = (run_dir / "config.yaml").read_text() + "swe_strict_no_test_patch: true\nswe_eval_timeout: 61.0\n"
+    (run_dir / "config.yaml").write_text(settings + "a_setting_of_an_older_version: 1\n")
+    call = ["regrade", str(run_dir), "--sandbox", "process"]
+    assert cli.main(call) == 0
+    assert cli.main([*call, "--no-swe-strict-no-test-patch"]) == 1
+    assert json.loads((run_dir / "regrade.jsonl").read_text())["verdict"] == "resolved"
+    monkeypatch.setenv("SWE_EVAL_TIMEOUT", "9")
+    config = config_of_run(run_dir, [])
+    assert (config.swe_strict_no_test_patch, config.swe_eval_timeout, config.prompt_data) == (True, 9.0, "")
+    monkeypatch.undo()
+    assert config_of_run(run_dir, []).swe_eval_timeout == 61.0
+
+
+def test_a_config_that_cannot_be_used(run_dir: Path) -> None:
+    for text, error in {"a: [": DataError, "- a": DataError, "swe_eval_timeout: soon": ConfigError}.items():
+        (run_dir / "config.yaml").write_text(text)
+        with pytest.raises(error, match=r"config\.yaml"):
+            config_of_run(run_dir, [])
 
 
 @pytest.mark.slow

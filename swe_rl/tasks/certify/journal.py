@@ -10,20 +10,11 @@ from pathlib import Path
 from types import TracebackType
 
 from swe_rl.config import Config
-from swe_rl.config.grading import GradingSettings
-from swe_rl.grading.cache import GRADED_METADATA, grader_version
+from swe_rl.grading.cache import GRADED_METADATA, GRADED_SETTINGS, grader_version
 from swe_rl.tasks.certify.outcome import UNKNOWN, Outcome
 from swe_rl.types import Task
 
 _UNGRADED = ("certified", "flaky", "metadata", "data_source", "problem_statement")  # fields that change no grading
-_SETTINGS = (
-    *(name for name in GradingSettings.model_fields if name not in ("verdict_cache", "reward_not_submitted")),
-    "swe_eval_timeout",
-    "swe_docker_registry",
-    "sandbox_max_processes",
-    "sandbox_memory_mb",
-    "sandbox_file_mb",
-)
 
 
 def task_key(task: Task, repeat: int, sandbox: str, config: Config) -> str:
@@ -34,7 +25,7 @@ def task_key(task: Task, repeat: int, sandbox: str, config: Config) -> str:
     if task.archive and Path(task.archive).is_file():
         status = Path(task.archive).stat()
         values["archive"] = [task.archive, status.st_size, status.st_mtime_ns]
-    settings = [getattr(config, name) for name in _SETTINGS]
+    settings = [getattr(config, name) for name in GRADED_SETTINGS]
     text = json.dumps([values, repeat, sandbox, settings, grader_version()], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:24]
 
