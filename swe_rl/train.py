@@ -13,7 +13,7 @@ from swe_rl.cluster.preflight import check_disk
 from swe_rl.cluster.processes import end_recorded_processes
 from swe_rl.cluster.session import Session, training_session
 from swe_rl.config import Config
-from swe_rl.errors import InfraError
+from swe_rl.errors import SweRlError
 from swe_rl.evaluate.held_out import choose, rates
 from swe_rl.observe.logs import set_up_logging
 from swe_rl.observe.metrics import MetricsLog, drop_after
@@ -41,7 +41,11 @@ def drive(config: Config) -> None:
     display.say(f"{'continuing' if run.resumed else 'new run'} {run.path}")
     try:
         with training_session(config, run) as session:
-            Driver(config, run, session, log, display).train()
+            try:
+                Driver(config, run, session, log, display).train()
+            except SweRlError:
+                session.engines.check()  # who talked to a dead engine knows only that nobody answers; its log knows more
+                raise
     finally:
         display.close()
         log.close()
@@ -149,12 +153,8 @@ class Driver:
         return batch
 
     def result_of(self, call: RolloutCall, show: OnProgress) -> Any:
-        """The call's result. A dead engine is told with the end of its log: attempts know only that nobody answers."""
-        try:
-            result = call.result(show)
-        except InfraError:
-            self.engines.check()
-            raise
+        """The call's result, unless an engine died meanwhile: then some of its attempts failed for that."""
+        result = call.result(show)
         self.engines.check()
         return result
 

@@ -183,7 +183,7 @@ def test_engines_that_ran_before_get_the_policys_weights(lab: Lab, tmp_path: Pat
         policy = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
 
         async def spoil() -> None:
-            client = EngineClient([url])
+            client = EngineClient([url], request_timeout=60)
             other = {name: torch.randn_like(value) for name, value in policy.state_dict().items()}
             await client.update_weights_from_tensor(other.items(), 7)
             await client.aclose()

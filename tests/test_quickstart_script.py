@@ -1,0 +1,53 @@
+"""What `scripts/quickstart.sh` hands to `swe-rl train`; set-up, tasks and trainer stand aside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "quickstart.sh"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The script in a folder whose other parts only say what they were given."""
+    for name, text in {
+        "scripts/setup.sh": "true",
+        "data/quickstart/build.sh": "true",
+        ".venv/bin/swe-rl": 'echo "$EXPORT_ROOT: $*"',
+        "bin/nvidia-smi": 'for i in $(seq 0 $((GPUS - 1))); do echo "GPU $i: some card (UUID: GPU-$i)"; done',
+    }.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/usr/bin/env bash\n{text}\n")
+        file.chmod(0o755)
+    shutil.copy(SCRIPT, tmp_path / "scripts")
+    return tmp_path
+
+
+def run(checkout: Path, *words: str, gpus: int) -> str:
+    env = {**os.environ, "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}", "GPUS": str(gpus), "EXPORT_ROOT": ""}
+    command = ["bash", "scripts/quickstart.sh", *words]
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_the_tiny_policy_stays_on_the_cpu(checkout: Path) -> None:
+    plain = "export/quickstart: train --config scripts/quickstart.yaml"
+    assert run(checkout, gpus=8) == plain
+    assert run(checkout, "--seed", "2", gpus=0) == f"{plain} --seed 2"
+    assert run(checkout, "--quick", gpus=0).startswith(f"{plain} --num-rollout 3 ")
+    assert run(checkout, "--hf-checkpoint", "m", gpus=1) == f"{plain} --hf-checkpoint m"
+
+
+@pytest.mark.parametrize("words", [("--hf-checkpoint", "m"), ("--hf-checkpoint=m",)])
+def test_a_real_model_gets_the_gpus(checkout: Path, words: tuple[str, ...]) -> None:
+    made = run(checkout, *words, "--actor-num-gpus-per-node", "2", gpus=5)
+    assert made == (
+        "export/quickstart: train --config scripts/quickstart.yaml --engine sglang --dtype bfloat16 --num-gpus-per-node 5 "
+        f"--actor-num-gpus-per-node 2 --rollout-num-gpus 3 {' '.join(words)} --actor-num-gpus-per-node 2"
+    )
