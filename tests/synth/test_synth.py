@@ -62,7 +62,19 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_same_seed_same_tasks_and_only_bugs_that_tests_notice(repository, tmp_path) -> None:
-    arguments = ["--from", str(repository), "--count", "6", "--per-function", "4", "--simple", "--seed", "3", "--out"]
+    arguments = [
+        "--from",
+        str(repository),
+        "--count",
+        "6",
+        "--per-function",
+        "4",
+        "--simple",
+        "--seed",
+        "3",
+        "--no-certify",
+        "--out",
+    ]
     for name in ("one", "two"):
         assert command.main([*arguments, str(tmp_path / name)]) == 0
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
@@ -99,7 +111,12 @@ def test_modules_that_cannot_be_read_are_skipped_and_counted(repository, tmp_pat
         "    exec(compile(path.read_text().split('{%')[0], str(path), 'exec'), names)\n    assert names['add'](1, 2) == 3\n"
     )
     (repository / "tests/test_latin_too.py").write_bytes((cookie + ADD_TESTS.format(name="core")).encode("latin-1"))
-    assert command.main(["--from", str(repository), "--count", "3", "--out", str(tmp_path / "out"), "--seed", "3"]) == 0
+    assert (
+        command.main(
+            ["--from", str(repository), "--count", "3", "--out", str(tmp_path / "out"), "--seed", "3", "--no-certify"]
+        )
+        == 0
+    )
     assert all(task.env["F"] == "pkg/core.py" for task in load_tasks(tmp_path / "out" / "tasks.jsonl").tasks)
     err = capsys.readouterr().err
     assert "3 modules skipped" in err
@@ -119,7 +136,7 @@ def test_copies_of_a_module_have_tasks_of_their_own(tmp_path) -> None:
         (folder / "pkg" / f"{name}.py").write_text(ADD)
         (folder / "tests" / f"test_{name}.py").write_text(ADD_TESTS.format(name=name))
     (folder / "pkg" / "__init__.py").touch()
-    assert command.main(["--from", str(folder), "--count", "9", "--out", str(tmp_path / "out")]) == 0
+    assert command.main(["--from", str(folder), "--count", "9", "--no-certify", "--out", str(tmp_path / "out")]) == 0
     found = load_tasks(tmp_path / "out" / "tasks.jsonl")
     assert not found.rejected and {task.env["F"] for task in found.tasks} == {"pkg/one.py", "pkg/two.py"}
     assert len({task.archive for task in found.tasks}) == len(found.tasks) == len(digests(tmp_path / "out"))
@@ -139,8 +156,37 @@ def test_the_quickstarts_ids_stay() -> None:
     assert count == 309
 
 
+@pytest.mark.slow
+def test_tasks_are_certified_in_the_sandbox_that_is_found(repository, tmp_path, capsys) -> None:
+    """The default: gold and empty patch in real sandboxes. The tests' module ends its lines as Windows does."""
+    (repository / "tests/test_core.py").write_bytes(TESTS.replace("\n", "\r\n").encode())
+    call = ["--from", str(repository), "--count", "2", "--seed", "3", "--out", str(tmp_path / "out"), "--repeat", "1"]
+    assert command.main([*call, "--sandbox", "process"]) == 0
+    made, certified = (load_tasks(tmp_path / "out" / name).tasks for name in ("tasks.jsonl", "tasks.certified.jsonl"))
+    assert [task.instance_id for task in made] == [task.instance_id for task in certified] and len(made) == 2
+    assert all(task.certified and task.flaky is False for task in certified) and made[0].certified is None
+    assert "certified 2" in capsys.readouterr().out and (tmp_path / "out" / "tasks.certified.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("click-8.1.7.tar.gz", "click"),
+        ("pkg-1.0", "pkg"),
+        ("my-project", "my-project"),
+        ("a-b-2.0rc1", "a-b"),
+        ("x", "x"),
+    ],
+)
+def test_names_of_packages(tmp_path, name, package) -> None:
+    (tmp_path / name).mkdir()
+    assert command.package_name(tmp_path / name / ".") == package
+
+
 def test_usage_errors(tmp_path) -> None:
     with pytest.raises(UsageError, match="L1, L2, L3"):
         command.main(["--from", ".", "--out", str(tmp_path), "--levels", "L9"])
+    with pytest.raises(UsageError, match="no-such-flag"):
+        command.main(["--from", ".", "--out", str(tmp_path), "--no-such-flag"])
     with pytest.raises(UsageError, match="not a folder"):
         command.main(["--from", "no/such file", "--out", str(tmp_path)])

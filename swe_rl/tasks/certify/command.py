@@ -45,23 +45,57 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Exit code 0 where at least one task is certified and none is left unknown, else 1."""
     arguments, rest = build_parser().parse_known_args(argv)
-    if arguments.repeat < 1:
-        raise UsageError(f"--repeat {arguments.repeat}: at least 1")
     config = load_config(rest, prog="swe-rl data certify").config
     source = Path(arguments.path)
-    out = arguments.out or source.with_name(f"{source.name.split('.')[0] or 'tasks'}.certified.jsonl")
-    html = arguments.html or out.with_suffix(".html")
-    journal_path = out.with_name(out.name + ".journal")
+    out = arguments.out or certified_file(source)
     if arguments.fresh:
-        journal_path.unlink(missing_ok=True)
+        _journal_of(out).unlink(missing_ok=True)
+    return certify_file(
+        source,
+        out,
+        config,
+        html=arguments.html,
+        repeat=arguments.repeat,
+        concurrency=arguments.concurrency,
+        limit=arguments.limit,
+    )
+
+
+def certified_file(source: Path) -> Path:
+    """Where the certified tasks of `source` go unless told otherwise."""
+    return source.with_name(f"{source.name.split('.')[0] or 'tasks'}.certified.jsonl")
+
+
+def _journal_of(out: Path) -> Path:
+    return out.with_name(out.name + ".journal")
+
+
+def certify_file(
+    source: Path,
+    out: Path,
+    config: Config,
+    *,
+    repeat: int,
+    html: Path | None = None,
+    concurrency: int = 0,
+    limit: int = 0,
+) -> int:
+    """Certify the tasks of `source` in the sandboxes of `config`; write them, the report and the journal, print the table.
+
+    Returns the exit code of `main`. Raises UsageError for a wrong `repeat`, DataError where `source` has no usable task,
+    ConfigError where the sandbox cannot be had.
+    """
+    if repeat < 1:
+        raise UsageError(f"--repeat {repeat}: at least 1")
+    html = html or out.with_suffix(".html")
     loaded = load_tasks(source)
-    tasks = loaded.tasks[: arguments.limit] if arguments.limit > 0 else loaded.tasks
+    tasks = loaded.tasks[:limit] if limit > 0 else loaded.tasks
     console = Console(stderr=True)
     console.print(f"{source}: {loaded.summary()}", highlight=False)
-    outcomes, sandbox = asyncio.run(_run(tasks, config, journal_path, arguments.repeat, arguments.concurrency, console))
+    outcomes, sandbox = asyncio.run(_run(tasks, config, _journal_of(out), repeat, concurrency, console))
     write_tasks(out, (_certified_task(task, outcomes[task.instance_id]) for task in tasks))
     listed = list(outcomes.values())
-    write_html(html, listed, source=str(source), sandbox=sandbox, repeat=arguments.repeat)
+    write_html(html, listed, source=str(source), sandbox=sandbox, repeat=repeat)
     print_table(listed, Console())
     print(f"tasks: {out}\nreport: {html}")
     statuses = {outcome.status for outcome in listed}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import zlib
 from pathlib import Path
 
 from rich.progress import Progress
 
+from swe_rl.config.load import load_config
 from swe_rl.errors import DataError, UsageError
 from swe_rl.sandbox.local_tools import ensure_tools_env
+from swe_rl.tasks.certify.command import certified_file, certify_file
 from swe_rl.tasks.load import write_tasks
 from swe_rl.tasks.printable import plain
 from swe_rl.tasks.synth.inject import Bug, Injector, find_bugs
@@ -27,7 +30,10 @@ def build_parser() -> argparse.ArgumentParser:
         prog="swe-rl data synth",
         description="Make tasks from a repository with pytest tests: plant one bug, keep it if some test newly fails and others "
         "still pass, write the issue, hide the tests. The repository's tests run on this machine: use code you trust. "
-        "The same seed gives the same tasks.",
+        "The same seed gives the same tasks. Then they are certified, as by `swe-rl data certify`, in sandboxes like those of "
+        "a run; a container engine gets the image for tasks that name none, if it lacks it.",
+        epilog="Settings of sandboxes and grading are taken too (--sandbox docker, --swe-eval-timeout 900 ...): "
+        "see swe-rl train --help.",
     )
     add = parser.add_argument
     add("--from", dest="source", required=True, metavar="SOURCE", help="folder, sdist file, or PyPI NAME[==VERSION]")
@@ -47,6 +53,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--seed", type=int, default=1, help="which bugs, which words (default 1)")
     add("--python", default="", help="interpreter that runs the tests (default: the sandboxes' own, with pytest only)")
+    add("--no-certify", action="store_true", help="only make the tasks; training takes certified ones")
+    add("--repeat", type=int, default=3, help="gradings of each gold patch at certification (default 3)")
     add("--cache", default="~/.cache/swe-rl/sdists", help="folder of downloaded sdists")
     return parser
 
@@ -85,12 +93,14 @@ def _say_skipped(skipped: dict[str, str]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    args = build_parser().parse_args(argv)
+    """Exit code 0 where tasks were made and, unless told otherwise, at least one was certified and none is left unknown."""
+    args, rest = build_parser().parse_known_args(argv)
+    config = load_config(rest, prog="swe-rl data synth").config
     levels = [level for level in args.levels.split(",") if level]
     if not levels or set(levels) - set(LEVELS):
         raise UsageError(f"--levels {args.levels}: allowed are {', '.join(LEVELS)}")
-    if args.count < 1 or args.per_function < 1:
-        raise UsageError("--count and --per-function must be at least 1")
+    if args.count < 1 or args.per_function < 1 or args.repeat < 1:
+        raise UsageError("--count, --per-function and --repeat must be at least 1")
     kinds = {kind for kind in args.kinds.split(",") if kind}
 
     def accept(source: str, mutation: Mutation) -> bool:
@@ -99,7 +109,7 @@ def main(argv: list[str]) -> int:
     source = Path(args.source)
     if not source.is_dir():
         source = find_sdist(args.source, Path(args.cache).expanduser())
-    package = source.name.removesuffix(".tar.gz").rsplit("-", 1)[0]
+    package = package_name(source)
     python = args.python or str(ensure_tools_env() / "bin" / "python")
     tree = read_tree(source)
     recipes = make_recipes(
@@ -116,6 +126,15 @@ def main(argv: list[str]) -> int:
         raise DataError(f"{args.source}: no bug was found that its tests notice; try other --kinds or --per-function")
     out = Path(args.out)
     tasks = [build_task(r, tree, (out / "archives" / f"{r.id}.tar").resolve(), package=package) for r in recipes]
-    write_tasks(out / "tasks.jsonl", tasks)
-    print(f"{len(tasks)} tasks in {out / 'tasks.jsonl'}; certify them with: swe-rl data certify {out / 'tasks.jsonl'}")
-    return 0
+    made = out / "tasks.jsonl"
+    write_tasks(made, tasks)
+    if args.no_certify:
+        print(f"{len(tasks)} tasks in {made}; certify them with: swe-rl data certify {made}")
+        return 0
+    print(f"{len(tasks)} tasks in {made}", flush=True)
+    return certify_file(made, certified_file(made), config, repeat=args.repeat)
+
+
+def package_name(source: Path) -> str:
+    """The name of a folder or an sdist, without its version: `click` of click-8.1.7.tar.gz."""
+    return re.sub(r"-\d[^-]*$", "", source.resolve().name.removesuffix(".tar.gz")) or "repository"
