@@ -15,15 +15,19 @@ from typing import Any
 
 import pytest
 
+from swe_rl.sandbox.container.local_image import DEFAULT_TAG
 from swe_rl.tasks.forms import task_from_row
 from swe_rl.tasks.load import load_tasks, write_tasks
 from swe_rl.types import Task
 from tests.docker_engine import TEST_IMAGE, Engine
 from tests.grading.image_shapes import r2e, smith
-from tests.grading.lab import EVAL_SCRIPT, FIXED, build_lab
+from tests.grading.lab import EVAL_SCRIPT, FIXED, build_lab, write
 from tests.pool.plane import exec_server, pool_server
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+SYNTH_TESTS = (
+    "\n\ndef test_a():\n    assert calc.total([1, 2]) == 3\n\n\ndef test_b():\n    assert calc.halve(5) == 2\n"
+)
 TOKEN = "token-of-this-test"
 
 
@@ -112,6 +116,21 @@ def test_certify_goes_on_after_sigkill(plane: list[str], tasks: dict[str, tuple[
     assert len(load_tasks(out, only_certified=True).tasks) == 3
     page = (tmp_path / "out.html").read_text()
     assert page.count("<tr>") == 5 and "sandbox pool" in page and tasks["smith"][1] in page
+
+
+def test_synthesis_builds_its_image_and_certifies(engine: Engine, tmp_path: Path) -> None:
+    """An engine without the image for tasks that name none gets it, and the new tasks are graded in it."""
+    write(tmp_path / "calc-1.0", {"calc.py": FIXED, "tests/test_calc.py": "import calc\n" + SYNTH_TESTS})
+    subprocess.run(["docker", "-H", engine.host, "image", "rm", "-f", DEFAULT_TAG], capture_output=True, check=False)
+    out = tmp_path / "out"
+    command = swe_rl("data", "synth", "--from", str(tmp_path / "calc-1.0"), "--count", "1", "--out", str(out))
+    environment = {**os.environ, "DOCKER_HOST": engine.host}
+    command += ["--repeat", "1", "--sandbox", "docker"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert engine.docker("image", "inspect", "--format", "{{.Id}}", DEFAULT_TAG).startswith("sha256:")
+    (task,) = load_tasks(out / "tasks.certified.jsonl").tasks
+    assert task.certified and task.metadata["certification"]["gold"] == ["resolved"]
 
 
 def test_regrade(plane: list[str], tasks: dict[str, tuple[Task, str]], tmp_path: Path) -> None:
