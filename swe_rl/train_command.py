@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
-from swe_rl.cluster.processes import die_with_parent
-from swe_rl.cluster.supervise import run_supervised, supervised
+from swe_rl.cluster.supervise import run_supervised, stop_on_signals, supervised
 from swe_rl.config.check import check_run
 from swe_rl.config.load import load_config, print_and_exit_on_dry_run
 
@@ -20,13 +18,8 @@ def main(argv: list[str]) -> int:
     check_run(loaded.config)
     if not supervised():
         return run_supervised([sys.executable, "-m", "swe_rl", "train", *argv])
-    die_with_parent(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, _interrupt)
+    stop_on_signals()
     from swe_rl.train import drive  # Ray and torch take seconds to import: a wrong flag must not wait for them
 
     drive(loaded.config)
     return 0
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from swe_rl.cluster.processes import adopt_orphans, end_descendants, reap_zombies
+from swe_rl.cluster.processes import adopt_orphans, die_with_parent, end_descendants, reap_zombies
 
 CHILD_MARK = "SWE_RL_SUPERVISED"
 STOP_BOUND = 60.0  # seconds a signalled driver may take to stop by itself
@@ -24,6 +24,20 @@ STOP_BOUND = 60.0  # seconds a signalled driver may take to stop by itself
 def supervised() -> bool:
     """Whether this process is the driver below a supervisor."""
     return bool(os.environ.get(CHILD_MARK))
+
+
+def stop_on_signals() -> None:
+    """The driver's part: SIGINT, SIGTERM and the supervisor's death all become KeyboardInterrupt, so that everything is closed.
+
+    Set outright, because a shell starts background commands with SIGINT ignored and Python then leaves it so.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, interrupt)
+    die_with_parent(signal.SIGTERM)
 
 
 def private_folder() -> Path:

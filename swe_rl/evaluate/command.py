@@ -6,13 +6,11 @@ import asyncio
 import dataclasses
 import datetime
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from swe_rl.cluster.processes import die_with_parent
-from swe_rl.cluster.supervise import run_supervised, supervised
+from swe_rl.cluster.supervise import run_supervised, stop_on_signals, supervised
 from swe_rl.config import Config
 from swe_rl.config.check import check_checkpoint_folder, check_context, check_data_file, check_sizes
 from swe_rl.config.load import dump_yaml, load_config, print_and_exit_on_dry_run
@@ -48,7 +46,7 @@ def main(argv: list[str]) -> int:
     check_data_file(config.eval_prompt_data, "--eval-prompt-data")
     if not supervised():
         return run_supervised([sys.executable, "-m", "swe_rl", "eval", *argv])
-    die_with_parent(signal.SIGTERM)
+    stop_on_signals()
     evaluate(config)
     return 0
 

@@ -30,12 +30,13 @@ sys.exit(run_supervised([sys.executable, "-c", sys.argv[1]]))
 """
 
 
-def start(after: str) -> tuple[subprocess.Popen[str], int, int, Path]:
+def start(after: str, *, ignored: bool = False) -> tuple[subprocess.Popen[str], int, int, Path]:
     process = subprocess.Popen(
         [sys.executable, "-c", SUPERVISOR, DRIVER.format(after=after)],
         stdout=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
     )
     assert process.stdout is not None
     driver, child, folder = process.stdout.readline().split()
@@ -60,6 +61,25 @@ def test_normal_end_passes_the_exit_code_and_ends_orphans(after: str, code: int)
     assert process.wait(timeout=20) == code
     assert gone(child)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_background_command_of_a_shell_can_be_interrupted(signum: signal.Signals) -> None:
+    """`bash scripts/quickstart.sh & kill -INT $!`: the shell has told it to ignore SIGINT."""
+    after = """
+from swe_rl.cluster.supervise import stop_on_signals
+stop_on_signals()
+try:
+    print("ready", flush=True)
+    time.sleep(300)
+except KeyboardInterrupt:
+    print("closing", flush=True)
+    sys.exit(130)"""
+    process, _, child, folder = start(after, ignored=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signum)
+    assert process.wait(timeout=20) == 130 and process.stdout.read() == "closing\n"
+    assert gone(child) and not folder.exists()
 
 
 def test_driver_killed_with_sigkill() -> None:
