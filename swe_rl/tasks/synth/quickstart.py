@@ -146,10 +146,9 @@ def make(packages: list[dict[str, Any]], folder: Path, cache: Path, seed: int) -
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="data/quickstart/build.sh", description=__doc__)
-    parser.add_argument("--out", default=str(ROOT / "build"), help="where tasks and archives go (default %(default)s)")
-    parser.add_argument(
-        "--cache", default=str(ROOT / "build" / "sdists"), help="folder of sdists (default %(default)s)"
-    )
+    parser.add_argument("--root", default=str(ROOT), help="folder of packages.json and recipes (default %(default)s)")
+    parser.add_argument("--out", help="where tasks and archives go (default: ROOT/build)")
+    parser.add_argument("--cache", help="folder of sdists (default: ROOT/build/sdists)")
     parser.add_argument("--make", action="store_true", help="find bugs for the packages that have no recipes yet")
     parser.add_argument("--certify", action="store_true", help="grade gold and empty patches; record it in the recipes")
     parser.add_argument(
@@ -157,9 +156,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="of --make (default 1)")
     args = parser.parse_args(argv)
-    out, cache, folder = Path(args.out), Path(args.cache), ROOT / "recipes"
+    root = Path(args.root)
+    out, folder = Path(args.out or root / "build"), root / "recipes"
+    cache = Path(args.cache or root / "build" / "sdists")
     if args.make:
-        make(json.loads((ROOT / "packages.json").read_text()), folder, cache, args.seed)
+        make(json.loads((root / "packages.json").read_text()), folder, cache, args.seed)
     recipes = read_recipes(folder)
     if args.certify:
         for package in (p for p in recipes if not args.only or p.package in args.only):
