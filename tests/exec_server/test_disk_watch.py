@@ -82,6 +82,19 @@ async def test_a_full_disk_evicts_the_least_recently_used(small_server: ExecServ
     small_engine.docker("rm", "user")
 
 
+async def test_a_lower_bound_holds_and_a_restart_forgets_none(small_server: ExecServer) -> None:
+    made = await small_server.ok("/container/create", image=TEST_IMAGE, cwd="/testbed", limits={"disk_mb": 20})
+    name = {"container_id": made["container_id"]}
+    small_server.kill()
+    small_server.start()  # it has created nothing yet, so it has not heard what the storage driver can
+    code, answer = await small_server.post(
+        "/container/exec", **name, command="head -c 30M /dev/urandom > file && sleep 30", timeout=20
+    )
+    assert code in (404, 500), answer
+    code, answer = await small_server.post("/container/exec", **name, command="true")
+    assert code == 404 and "20 MiB" in answer["error"]["message"]
+
+
 async def test_a_container_that_fills_the_disk_is_ended(small_server: ExecServer) -> None:
     made = await small_server.ok("/container/create", image=TEST_IMAGE, cwd="/testbed")
     fill = "head -c 80M /dev/urandom > file && sleep 60"

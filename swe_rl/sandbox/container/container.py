@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swe_rl.owned_tasks import within
-from swe_rl.sandbox.container.engine import MANAGED_LABEL, Engine
+from swe_rl.sandbox.container.engine import DISK_LABEL, MANAGED_LABEL, Engine
 from swe_rl.sandbox.container.errors import (
     CommandInterrupted,
     ContainerBusy,
@@ -86,10 +86,10 @@ class Container:
             "OpenStdin": True,
             "Tty": False,
             "Env": [f"{name}={value}" for name, value in spec.env.items()],
-            "Labels": {**spec.labels, MANAGED_LABEL: "1"},
+            "Labels": {**spec.labels, MANAGED_LABEL: "1", DISK_LABEL: str(limits.disk_mb)},
             "NetworkDisabled": not limits.network,
             "HostConfig": host_config(
-                limits, disk_quota=engine.disk_quota, capabilities=spec.capabilities, program=program
+                limits, disk_quota=engine.disk_quota is not False, capabilities=spec.capabilities, program=program
             ),
         }
         if spec.cwd:

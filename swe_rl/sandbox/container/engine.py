@@ -19,6 +19,7 @@ from yarl import URL
 from swe_rl.sandbox.container.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
 
 MANAGED_LABEL = "swe-rl.managed"
+DISK_LABEL = "swe-rl.disk_mb"  # the bound of its writable layer, for the watch
 MOST_FILES = 1048576  # what Podman itself would ask for
 CALL_SECONDS = 120.0  # bound of a single API call that has no bound of its own
 
@@ -61,7 +62,7 @@ class Engine:
         self.url = url
         self._docker: Docker | None = None
         self._connector: aiohttp.BaseConnector | None = None
-        self.disk_quota = True  # until the engine says that its storage driver has none
+        self.disk_quota: bool | None = None  # whether its storage driver has one; None until a container was made
         self.program = ""  # the compiled supervisor, a file that the engine can mount; "" = the script serves
         self.program_refused = 0  # containers in a row that it did not start in
         self._ulimits: list[dict[str, Any]] | None = None
@@ -95,6 +96,7 @@ class Engine:
                 config["HostConfig"]["Ulimits"] = ulimits
             try:
                 container = await self.docker.containers.create(config, name=name)
+                self.disk_quota = "StorageOpt" in config["HostConfig"]
             except DockerError as error:
                 if "StorageOpt" not in config["HostConfig"] or "storage" not in error.message.lower():
                     raise

@@ -14,7 +14,7 @@ from swe_rl.errors import InfraError
 from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container import native
 from swe_rl.sandbox.container.container import Container, Spec
-from swe_rl.sandbox.container.engine import Engine
+from swe_rl.sandbox.container.engine import DISK_LABEL, Engine
 from swe_rl.sandbox.container.errors import ContainerGone, ImageMissing
 from swe_rl.sandbox.container.image_names import load_credentials, normalized
 from swe_rl.sandbox.container.images import Images, disk_fraction
@@ -195,10 +195,11 @@ class Node:
         if self.engine.disk_quota:
             return
         for row in await self.engine.listed(size=True):
-            if row.get("SizeRw", 0) > self.settings.limits.disk_mb * MIB:
+            bound = int(row["Labels"].get(DISK_LABEL, self.settings.limits.disk_mb))
+            if row.get("SizeRw", 0) > bound * MIB:
                 with contextlib.suppress(ContainerGone):
                     container = await self.get(row["Id"])
-                    await container.kill(f"it wrote more than {self.settings.limits.disk_mb} MiB")
+                    await container.kill(f"it wrote more than {bound} MiB")
                     self.ended_for_disk += 1
 
     async def _disk_of_images(self) -> None:
