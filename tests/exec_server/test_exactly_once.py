@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import aiohttp
 import pytest
@@ -108,6 +109,33 @@ async def test_create_is_found_again_after_a_kill(own_server: Callable[..., Exec
     made = await server.ok("/container/create", **body)
     assert len(server.engine.docker("ps", "-aq", "--filter", "label=swe-rl.managed").split()) == 1
     assert (await Box(server, made["container_id"]).run("echo ok"))["output"] == "ok\n"
+
+
+async def test_after_sigterm_nothing_new_is_begun(own_server: Callable[..., ExecServer]) -> None:
+    server = own_server()
+    box = await new_box(server)
+    long = {"container_id": box.id, "command": f"sleep 3; {COUNT}", "idempotency_key": uuid.uuid4().hex}
+    async with aiohttp.ClientSession() as session:
+
+        async def post(**body: Any) -> tuple[int, dict[str, Any]]:
+            async with session.post(f"{server.url}/container/exec", json=body) as answer:
+                return answer.status, await answer.json()
+
+        running = [asyncio.create_task(post(**long)) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        running[2].cancel()
+        short = [asyncio.create_task(post(container_id="none", command="true")) for _ in range(3)]
+        await asyncio.gather(*short)  # three kept-alive connections that are free
+        ending = asyncio.create_task(asyncio.to_thread(server.stop_process))
+        await asyncio.sleep(0.5)
+        for key in ("", uuid.uuid4().hex):
+            status, refused = await post(container_id=box.id, command=COUNT, idempotency_key=key)
+            assert (status, refused["error"]["kind"], refused["error"]["retry"]) == (503, "stopping", True)
+        answers = [await post(**long), await running[0], await running[1]]
+        assert [answer["output"] for _, answer in answers] == ["1\n"] * 3, "what runs may be joined"
+    await ending
+    server.start()
+    assert (await box.run(COUNT))["output"] == "2\n"
 
 
 async def test_sigterm_lets_commands_end(own_server: Callable[..., ExecServer]) -> None:

@@ -46,6 +46,7 @@ class Answers:
         self._unkeyed: set[asyncio.Task[bytes]] = set()
         self._since_prune = 0
         self.replayed = 0
+        self.stopping = False  # what runs may end and be joined, nothing new is begun: it would be cut
         db.executescript(SCHEMA)
 
     async def once(
@@ -57,6 +58,7 @@ class Answers:
         same as once, so an unfinished key may be run again. Raises ExecFault.
         """
         if not key:
+            self._refuse_while_stopping()
             task = asyncio.create_task(_to_json(work))
             self._unkeyed.add(task)
             task.add_done_callback(self._unkeyed.discard)
@@ -67,6 +69,7 @@ class Answers:
             kept = self._kept(key, digest, repeatable)
             if kept is not None:
                 return kept
+            self._refuse_while_stopping()
             self._remember(key, digest, "started", b"")
             task = asyncio.create_task(self._work(key, digest, work), name=f"key {key}")
             self._running[key] = (digest, task)
@@ -93,6 +96,10 @@ class Answers:
         tasks = [*self._unkeyed, *(task for _, task in self._running.values())]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
+
+    def _refuse_while_stopping(self) -> None:
+        if self.stopping:
+            raise ExecFault("stopping", "the exec server is stopping; nothing was done")
 
     async def _work(self, key: str, digest: bytes, work: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
         try:
@@ -134,7 +141,9 @@ class Answers:
         now = time.time()
         self._db.execute("DELETE FROM answers WHERE at < ? AND state != 'started'", (now - KEEP_SECONDS,))
         self._db.execute("DELETE FROM answers WHERE at < ?", (now - 2 * 86400.0,))  # no command may take that long
-        query = "SELECT key, SUM(LENGTH(body)) OVER (ORDER BY at DESC, key) AS size FROM answers"
+        query = (
+            "SELECT key, SUM(LENGTH(body)) OVER (ORDER BY at DESC, key) AS size FROM answers WHERE state != 'started'"
+        )
         self._db.execute(f"DELETE FROM answers WHERE key IN (SELECT key FROM ({query}) WHERE size > ?)", (KEEP_BYTES,))
 
 

@@ -35,8 +35,9 @@ class ExecFault(ServerFault):
         "engine_error": 502,
         "engine_unavailable": 503,
         "image_pulling": 503,
+        "stopping": 503,
     }
-    RETRYABLE = ("engine_unavailable", "image_pulling", "container_busy")
+    RETRYABLE = ("engine_unavailable", "image_pulling", "container_busy", "stopping")
 
     @classmethod
     def of(cls, error: Exception) -> ServerFault | None:

@@ -26,7 +26,8 @@ class ExecServer:
         return self.listening.port
 
     async def drain(self) -> None:
-        """No new connections; commands under way may still end, for a bounded time."""
+        """No new connections and no new commands on old ones; those under way may still end, for a bounded time."""
+        self.answers.stopping = True
         await self.listening.refuse_new()
         await self.answers.drained(self.node.settings.drain_seconds)
 
