@@ -6,6 +6,7 @@
 #   --servers  exec servers (default: SWE_EXEC_SERVER_URLS); without any, the engine of this machine: DOCKER_HOST
 #   --parallel pulls at once per server (default 3); SWE_SERVER_TOKEN is sent to the servers
 #   --registry put before names without a registry of their own, as a run does (default: SWE_DOCKER_REGISTRY)
+#   --image-template NAME   image of tasks that name none, as for a run (default: SWE_IMAGE_TEMPLATE)
 #   --registry-config FILE   a docker config.json with credentials, for the engine of this machine (servers have theirs)
 #   --timeout  seconds that one image may take, its retries included (default 3600)
 # Exit code 1 when some image could not be pulled; those are listed. Rate limits of a registry are waited out; one that

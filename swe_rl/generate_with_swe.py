@@ -30,7 +30,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> A
     comes back with status FAILED and `remove_sample` set. Raises ConfigError, and DataError for a row that is no task.
     """
     runtime = await runtime_for(args)
-    task = task_of(sample)
+    task = task_of(sample, runtime.config.swe_image_template)
     directory = sample.metadata.get("attempts_dir") or runtime.attempts_dir
     attempt = await run_attempt(
         runtime,
@@ -78,11 +78,12 @@ async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
     return attempt.trajectory.reward or 0.0
 
 
-def task_of(sample: Any) -> Task:
+def task_of(sample: Any, image_template: str = "") -> Task:
     """The task in a sample's metadata; raises DataError where there is none."""
     if isinstance(sample.metadata.get("task"), Task):
         return sample.metadata["task"]
     try:
-        return task_from_row({"text": sample.prompt, "metadata": sample.metadata})
+        row = {"text": sample.prompt, "metadata": sample.metadata}
+        return task_from_row(row, image_template=image_template)
     except ValueError as error:
         raise DataError(f"sample {sample.index}: metadata holds no task: {error}") from error

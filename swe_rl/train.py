@@ -253,7 +253,12 @@ class Driver:
         file = self.run.evaluation(label)
         if not self.config.eval_prompt_data or file.exists():
             return
-        loaded = load_tasks(self.config.eval_prompt_data, only_certified=self.config.only_certified, with_scripts=True)
+        loaded = load_tasks(
+            self.config.eval_prompt_data,
+            only_certified=self.config.only_certified,
+            with_scripts=True,
+            image_template=self.config.swe_image_template,
+        )
         if loaded.left_out or loaded.rejected:
             self.display.say(f"held-out tasks: {loaded.summary()}")
         tasks, attempts = choose(loaded.tasks, self.config)

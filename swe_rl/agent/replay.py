@@ -167,7 +167,9 @@ def main(argv: list[str]) -> int:
         for step in stored.steps:
             print(f"[{step.number}] exit code {step.returncode}\n{step.command}\n")
         return 0
-    found = asyncio.run(_replay(stored, _task(stored, arguments.tasks), config, exact=arguments.exact))
+    found = asyncio.run(
+        _replay(stored, _task(stored, arguments.tasks, config.swe_image_template), config, exact=arguments.exact)
+    )
     if arguments.json:
         print(json.dumps({**asdict(found), "same": found.same}, indent=2))
     else:
@@ -175,9 +177,9 @@ def main(argv: list[str]) -> int:
     return 0 if found.same else 1
 
 
-def _task(stored: StoredTrajectory, tasks: str | None) -> Task:
+def _task(stored: StoredTrajectory, tasks: str | None, image_template: str) -> Task:
     if tasks:
-        return find_task(tasks, stored.instance_id)
+        return find_task(tasks, stored.instance_id, image_template=image_template)
     return Task(stored.instance_id, "", image=stored.image, workdir=stored.cwd or "/testbed")
 
 

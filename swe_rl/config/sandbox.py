@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import field_validator
+
 from swe_rl.config.setting import Area, setting
+from swe_rl.errors import ConfigError
+from swe_rl.tasks.images import image_from_template
 
 
 class SandboxSettings(Area):
@@ -25,3 +29,16 @@ class SandboxSettings(Area):
     swe_max_containers_per_node: int = setting(15, "containers at once on one exec server", ge=1)
     swe_server_token: str = setting("", "bearer token of exec and pool servers", secret=True)
     swe_docker_registry: str = setting("", "registry prefix put before image names")
+    swe_image_template: str = setting(
+        "",
+        "image of tasks that name none, with {instance_id} {id_1776} {id_s} {repo} {version}; empty = the published rules",
+    )
+
+    @field_validator("swe_image_template")
+    @classmethod
+    def _known_fields(cls, template: str) -> str:
+        try:
+            image_from_template(template, {"instance_id": "", "repo": "", "version": ""})
+        except ConfigError as error:
+            raise ConfigError(f"--swe-image-template: {error}") from None
+        return template

@@ -61,7 +61,13 @@ def evaluate(config: Config) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "config.yaml", dump_yaml(config))
     tasks, attempts = choose(
-        load_tasks(config.eval_prompt_data, only_certified=config.only_certified, with_scripts=True).tasks, config
+        load_tasks(
+            config.eval_prompt_data,
+            only_certified=config.only_certified,
+            with_scripts=True,
+            image_template=config.swe_image_template,
+        ).tasks,
+        config,
     )
     fleet = launch_engines(config, config.hf_checkpoint, log_dir=folder / "logs")
     display = Display(config, total_steps=1)

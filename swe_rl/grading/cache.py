@@ -26,6 +26,7 @@ GRADED_SETTINGS = (
     *(name for name in GradingSettings.model_fields if name not in ("verdict_cache", "reward_not_submitted")),
     "swe_eval_timeout",
     "swe_docker_registry",
+    "swe_image_template",
     "sandbox_max_processes",
     "sandbox_memory_mb",
     "sandbox_file_mb",

@@ -87,7 +87,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def tasks_of_run(run_dir: Path, given: Sequence[str]) -> dict[str, Task]:
+def tasks_of_run(run_dir: Path, given: Sequence[str], image_template: str = "") -> dict[str, Task]:
     """The run's tasks by id, from `given` files or from those that its config.yaml names."""
     paths = list(given)
     if not paths:
@@ -97,7 +97,7 @@ def tasks_of_run(run_dir: Path, given: Sequence[str]) -> dict[str, Task]:
         raise UsageError(f"{run_dir}: no config.yaml names the tasks of this run; give them with --tasks FILE")
     tasks: dict[str, Task] = {}
     for path in paths:
-        tasks.update({task.instance_id: task for task in load_tasks(path).tasks})
+        tasks.update({task.instance_id: task for task in load_tasks(path, image_template=image_template).tasks})
     return tasks
 
 
@@ -194,7 +194,7 @@ def main(argv: list[str]) -> int:
     arguments, rest = build_parser().parse_known_args(argv)
     patches = stored_patches(arguments.run_dir)
     config = config_of_run(arguments.run_dir, rest)
-    tasks = tasks_of_run(arguments.run_dir, arguments.tasks)
+    tasks = tasks_of_run(arguments.run_dir, arguments.tasks, config.swe_image_template)
     unknown = sorted({stored.instance_id for stored in patches} - set(tasks))
     if unknown:
         raise DataError(f"{len(unknown)} tasks of the run are in none of the datasets, the first {unknown[0]}")

@@ -131,7 +131,11 @@ class RolloutManager:
         if not path:
             raise ConfigError(f"no {what} tasks: set --{'eval-' if what == 'eval' else ''}prompt-data")
         loaded = await asyncio.to_thread(
-            load_tasks, path, only_certified=self._config.only_certified, with_scripts=True
+            load_tasks,
+            path,
+            only_certified=self._config.only_certified,
+            with_scripts=True,
+            image_template=self._config.swe_image_template,
         )
         if what == "training":
             self._data = loaded.summary()

@@ -15,7 +15,7 @@ from swe_rl.errors import DataError, UsageError
 from swe_rl.tasks.eval_script import eval_script_for
 from swe_rl.tasks.forms import COLUMNS
 from swe_rl.tasks.hub import hub_rows
-from swe_rl.tasks.images import image_from_template, with_registry
+from swe_rl.tasks.images import image_of, with_registry
 from swe_rl.tasks.load import RowError, not_certified, read_row, write_tasks
 from swe_rl.tasks.rows import RawRow, iter_rows
 from swe_rl.types import Task
@@ -79,8 +79,7 @@ def convert_task(task: Task, options: ConvertOptions) -> Task:
     source = options.data_source or task.data_source
     image = task.image
     if options.image_template:
-        values = {"instance_id": task.instance_id, "repo": task.repo, "version": task.version}
-        image = image_from_template(options.image_template, values)
+        image = image_of(task, options.image_template)
     script = eval_script_for(task) if options.eval_scripts else task.eval_script
     return replace(task, data_source=source, image=with_registry(image, options.registry), eval_script=script)
 

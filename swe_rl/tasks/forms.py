@@ -65,11 +65,14 @@ def form_of(row: Mapping[str, Any]) -> str:
     return "swebench"
 
 
-def task_from_row(row: Mapping[str, Any], *, fallback_id: str = "", for_training: bool = True) -> Task:
+def task_from_row(
+    row: Mapping[str, Any], *, fallback_id: str = "", for_training: bool = True, image_template: str = ""
+) -> Task:
     """The task that `row` holds. Raises ValueError with the reason where it cannot be used.
 
     fallback_id: the id of rows of forms that have none (slime's coding-agent form). for_training: the row must hold a
     problem statement and a way to grade; False where only its tests are asked for (grading a log that exists).
+    image_template: names the image of a row that names none (`image_from_template`) in place of the published rules.
     """
     form = form_of(row)
     flat = _open(row, form)
@@ -102,6 +105,8 @@ def task_from_row(row: Mapping[str, Any], *, fallback_id: str = "", for_training
         metadata=_metadata(flat),
     )
     _complete(task, flat, form)
+    if not task.image and not task.archive:  # an archive brings the repository by itself
+        task.image = fields.image(images.image_of(task, image_template))
     _check(task)
     if for_training:
         _check_gradable(task)
@@ -183,8 +188,6 @@ def _complete(task: Task, flat: Mapping[str, Any], form: str) -> None:
         task.eval_script = script_from_parts(setup, fields.text(flat["test_script"], "test_script"))
     if task.eval_script and not task.fail_to_pass and not task.pass_to_pass and not task.log_parser:
         task.log_parser = "exit_code"  # no test is named: the script's exit code decides
-    if not task.image and not task.archive:  # an archive brings the repository by itself
-        task.image = fields.image(images.default_image(task.instance_id, task.repo, task.data_source))
     if not task.test_files and task.test_patch:
         task.test_files = list(dict.fromkeys(_DIFF_TARGET.findall(task.test_patch)))
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from swe_rl.errors import ConfigError
+from swe_rl.types import Task
 
 SWE_GYM_REPOS = frozenset(
     {
@@ -75,6 +76,14 @@ def image_from_template(template: str, values: Mapping[str, str]) -> str:
         raise ConfigError(
             f"image template {template!r}: {error}; known fields are {', '.join(sorted(known))}"
         ) from None
+
+
+def image_of(task: Task, template: str) -> str:
+    """The image of a task that names none: by `template` (setting `swe_image_template`), else by the published rules."""
+    if not template:
+        return default_image(task.instance_id, task.repo, task.data_source)
+    values = {"instance_id": task.instance_id, "repo": task.repo, "version": task.version}
+    return image_from_template(template, values)
 
 
 def _has_registry(image: str) -> bool:

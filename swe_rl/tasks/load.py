@@ -53,12 +53,13 @@ class TaskSet:
         return "; ".join(parts)
 
 
-def read_row(raw: RawRow, *, for_training: bool = True) -> Task | RowError:
-    """The task of one raw row, or why there is none (`for_training`: see `task_from_row`)."""
+def read_row(raw: RawRow, *, for_training: bool = True, image_template: str = "") -> Task | RowError:
+    """The task of one raw row, or why there is none (`for_training`, `image_template`: see `task_from_row`)."""
     if raw.value is None:
         return RowError(raw.file, raw.line, raw.problem)
     try:
-        return task_from_row(raw.value, fallback_id=f"{_stem(raw.file)}-{raw.line}", for_training=for_training)
+        name = f"{_stem(raw.file)}-{raw.line}"
+        return task_from_row(raw.value, fallback_id=name, for_training=for_training, image_template=image_template)
     except (ValueError, RecursionError) as error:
         return RowError(raw.file, raw.line, str(error))
     except SweRlError:
@@ -79,11 +80,11 @@ def iter_tasks(path: str | Path) -> Iterator[Task | RowError]:
     return (item for _, item in _located(path))
 
 
-def _located(path: str | Path) -> Iterator[tuple[RawRow, Task | RowError]]:
+def _located(path: str | Path, image_template: str = "") -> Iterator[tuple[RawRow, Task | RowError]]:
     """Each row as found, and what `iter_tasks` says of it."""
     seen: dict[str, str] = {}
     for raw in iter_rows(path, COLUMNS):
-        result = read_row(raw)
+        result = read_row(raw, image_template=image_template)
         if isinstance(result, Task):
             first = seen.setdefault(result.instance_id, f"{raw.file}:{raw.line}")
             if first != f"{raw.file}:{raw.line}":
@@ -91,15 +92,17 @@ def _located(path: str | Path) -> Iterator[tuple[RawRow, Task | RowError]]:
         yield raw, result
 
 
-def load_tasks(path: str | Path, *, only_certified: bool = False, with_scripts: bool = False) -> TaskSet:
+def load_tasks(
+    path: str | Path, *, only_certified: bool = False, with_scripts: bool = False, image_template: str = ""
+) -> TaskSet:
     """All usable tasks of `path`. With `only_certified`, those that `swe-rl data certify` passed and found not flaky.
 
     with_scripts: make the eval scripts that rows lack now, and reject rows for which that cannot be done, so that a run
-    learns of it before its first attempt.
+    learns of it before its first attempt. image_template: for rows that name no image (`task_from_row`).
     Raises DataError where the file cannot be read, no row is usable, or certification leaves none.
     """
     result = TaskSet([])
-    for raw, item in _located(path):
+    for raw, item in _located(path, image_template):
         if isinstance(item, RowError):
             result.rejected.append(item)
         elif only_certified and (reason := not_certified(item)):
@@ -141,12 +144,12 @@ def not_certified(task: Task) -> str:
     return "" if task.certified else "not certified"
 
 
-def find_task(path: str | Path, instance_id: str, *, for_training: bool = True) -> Task:
+def find_task(path: str | Path, instance_id: str, *, for_training: bool = True, image_template: str = "") -> Task:
     """The first task named `instance_id`, reading no further. Raises DataError naming what is there or why it is refused."""
     seen: list[str] = []
     refused: list[RowError] = []
     for raw in iter_rows(path, COLUMNS):
-        result = read_row(raw, for_training=for_training)
+        result = read_row(raw, for_training=for_training, image_template=image_template)
         if isinstance(result, RowError):
             refused.append(result)
             continue

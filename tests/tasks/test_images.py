@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from swe_rl import cli
+from swe_rl.config.load import load_config
 from swe_rl.errors import ConfigError
+from swe_rl.generate_with_swe import task_of
+from swe_rl.grading.regrade import config_of_run, tasks_of_run
+from swe_rl.sandbox.container.pull_dataset import images_of
 from swe_rl.tasks import images
 from swe_rl.tasks.forms import task_from_row
+from swe_rl.tasks.load import find_task, load_tasks
+from swe_rl.types import Sample
 
 
 @pytest.mark.parametrize(
@@ -71,6 +81,45 @@ def test_template() -> None:
     for bad in ("{nope}", "{0}", "{", "{repo.x}{"):
         with pytest.raises(ConfigError, match="known fields are"):
             images.image_from_template(bad, values)
+
+
+def test_the_setting_names_images_of_tasks_that_name_none(tmp_path: Path) -> None:
+    """In every command that has settings; a row's own image, and a task with an archive, are left alone."""
+    row = {"problem_statement": "s", "eval_script": "true"}
+    rows = [
+        {**row, "instance_id": "a__b-1"},
+        {**row, "instance_id": "c", "image": "own:1"},
+        {**row, "instance_id": "d"},
+    ]
+    rows[2]["archive"] = "/x.tar"
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    template = load_config([], environ={"SWE_IMAGE_TEMPLATE": "reg.example/{id_s}:v1"}).config.swe_image_template
+    tasks = load_tasks(tmp_path / "t.jsonl", image_template=template).tasks
+    assert [task.image for task in tasks] == ["reg.example/a_s_b-1:v1", "own:1", ""]
+    assert find_task(tmp_path / "t.jsonl", "a__b-1", image_template=template).image == tasks[0].image
+    assert task_of(Sample(prompt="s", metadata={"instance": rows[0]}), template).image == tasks[0].image
+    assert images_of(str(tmp_path / "t.jsonl"), "", template) == ["own:1", "reg.example/a_s_b-1:v1"]
+    (tmp_path / "config.yaml").write_text(f"prompt_data: {tmp_path / 't.jsonl'}\nswe_image_template: {template}\n")
+    config = config_of_run(tmp_path, [])
+    assert tasks_of_run(tmp_path, [], config.swe_image_template)["a__b-1"].image == tasks[0].image
+    with pytest.raises(ConfigError, match=r"--swe-image-template.*known fields are"):
+        load_config(["--swe-image-template", "x/{nope}"], environ={})
+
+
+def test_the_setting_reaches_certification(tmp_path: Path) -> None:
+    rows = [{"instance_id": "a__b-1", "problem_statement": "s", "eval_script": "true"}]
+    (tmp_path / "t.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    call = [
+        "data",
+        "certify",
+        str(tmp_path / "t.jsonl"),
+        "--sandbox",
+        "process",
+        "--swe-image-template",
+        "r/{instance_id}",
+    ]
+    assert cli.main(call) == 1  # the row has no gold patch
+    assert load_tasks(tmp_path / "t.certified.jsonl").tasks[0].image == "r/a__b-1"
 
 
 DIGEST = "sha256:" + "a" * 64

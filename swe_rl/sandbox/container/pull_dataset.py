@@ -36,12 +36,15 @@ def listed_images(path: str) -> list[str]:
     return [name for line in lines if (name := line.split("#")[0].strip())]
 
 
-def images_of(path: str, registry: str) -> list[str]:
-    """The distinct images of a dataset (or of a .txt), named as a run with this registry asks for them.
+def images_of(path: str, registry: str, template: str = "") -> list[str]:
+    """The distinct images of a dataset (or of a .txt), named as a run with this registry and template asks for them.
 
     Raises DataError for a file that cannot be read as tasks, UsageError where it names no image.
     """
-    names = listed_images(path) if path.endswith(".txt") else [task.image for task in load_tasks(path).tasks]
+    if path.endswith(".txt"):
+        names = listed_images(path)
+    else:
+        names = [task.image for task in load_tasks(path, image_template=template).tasks]
     images = sorted({with_registry(name, registry) for name in names if name})
     if not images:
         raise UsageError(f"{path} names no image")
@@ -116,7 +119,7 @@ async def pull_all(images: list[str], places: dict[str, Pull], parallel: int, pr
 
 
 async def run(flags: argparse.Namespace) -> int:
-    images = await asyncio.to_thread(images_of, flags.tasks, flags.registry)
+    images = await asyncio.to_thread(images_of, flags.tasks, flags.registry, flags.image_template)
     token = os.environ.get("SWE_SERVER_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     servers = [url.strip() for url in flags.servers.split(",") if url.strip()]
@@ -143,6 +146,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--servers", default=os.environ.get("SWE_EXEC_SERVER_URLS", ""))
     parser.add_argument("--parallel", type=int, default=3)
     parser.add_argument("--registry", "--prefix", default=os.environ.get("SWE_DOCKER_REGISTRY", ""))
+    parser.add_argument("--image-template", default=os.environ.get("SWE_IMAGE_TEMPLATE", ""))
     parser.add_argument("--registry-config", default="")
     parser.add_argument("--timeout", type=float, default=PULL_SECONDS)
     flags = parser.parse_args(argv)

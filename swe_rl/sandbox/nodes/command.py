@@ -62,6 +62,8 @@ def make_parser() -> argparse.ArgumentParser:
     pull.add_argument("--tasks", default="", metavar="FILE", help="dataset whose images are pulled")
     pull.add_argument("--images", default="", metavar="FILE", help="image names, one a line")
     pull.add_argument("--registry", default=os.environ.get("SWE_DOCKER_REGISTRY", ""), help="prefix of the image names")
+    template = os.environ.get("SWE_IMAGE_TEMPLATE", "")
+    pull.add_argument("--image-template", default=template, help="image of tasks that name none (SWE_IMAGE_TEMPLATE)")
     pull.add_argument("--pulls-per-host", type=int, default=2, metavar="N", help="pulls at a time on one host [2]")
     return parser
 
@@ -152,7 +154,7 @@ def wanted_images(flags: argparse.Namespace) -> list[str]:
     """Image names of --images and --tasks, below the registry prefix, without doubles. Raises UsageError."""
     names = listed_images(flags.images) if flags.images else []
     if flags.tasks:
-        names += [task.image for task in load_tasks(flags.tasks).tasks]
+        names += [task.image for task in load_tasks(flags.tasks, image_template=flags.image_template).tasks]
     images = list(dict.fromkeys(with_registry(name, flags.registry) for name in names if name))
     if not images:
         raise UsageError("pull: nothing to pull; give --images FILE or --tasks FILE")

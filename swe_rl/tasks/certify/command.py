@@ -88,7 +88,7 @@ def certify_file(
     if repeat < 1:
         raise UsageError(f"--repeat {repeat}: at least 1")
     html = html or out.with_suffix(".html")
-    loaded = load_tasks(source)
+    loaded = load_tasks(source, image_template=config.swe_image_template)
     tasks = loaded.tasks[:limit] if limit > 0 else loaded.tasks
     console = Console(stderr=True)
     console.print(f"{source}: {loaded.summary()}", highlight=False)
