@@ -12,11 +12,10 @@ from swe_rl.deadline import Deadline
 from swe_rl.errors import InfraError, SandboxError
 from swe_rl.sandbox.pool_http import KeyedCaller, ServerRefusal
 from swe_rl.sandbox.pool_routes import Route
-from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
+from swe_rl.sandbox.protocol import ANSWER_GRACE, DEFAULT_OUTPUT_LIMIT, HOP_GRACE
 from swe_rl.types import ExecResult
 
 log = logging.getLogger(__name__)
-ANSWER_GRACE = 30.0  # seconds beyond a command's own timeout in which its answer must have come
 NODE_LOST_SECONDS = 25.0  # silence after which a node counts as lost; an exec server restarts in less
 TRANSFER_SECONDS = 300.0
 CLOSE_SECONDS = 60.0
@@ -112,7 +111,7 @@ class PoolSandbox:
 
     async def _json(self, name: str, payload: dict[str, Any], timeout: float) -> dict[str, Any]:
         body = {**payload, **self._route.identity, "idempotency_key": new_key()}
-        deadline = Deadline(timeout + ANSWER_GRACE)
+        deadline = Deadline(timeout + ANSWER_GRACE + 2 * HOP_GRACE)
         return await self._unless_lost(
             self._caller.json(self._route.url(name), body, deadline=deadline, patience=NODE_LOST_SECONDS)
         )

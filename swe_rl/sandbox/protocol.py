@@ -9,6 +9,11 @@ from swe_rl.types import ExecResult, Task
 
 DEFAULT_OUTPUT_LIMIT = 1_000_000  # bytes of output kept per command: half head, half tail
 
+# Seconds beyond a command's timeout in which a container's supervisor answers: the image's login shell, once (60), then
+# killing what runs and ending its output. Whoever waits behind further servers waits HOP_GRACE longer for each.
+ANSWER_GRACE = 80.0
+HOP_GRACE = 10.0
+
 
 @runtime_checkable
 class Sandbox(Protocol):

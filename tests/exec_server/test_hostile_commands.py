@@ -27,6 +27,13 @@ async def test_the_supervisor_is_the_one_meant(box: Box, supervisor: str) -> Non
     assert first == ("bash\n" if supervisor == "script" else f"{SUPERVISOR_PROGRAM}\n"), "is there a C compiler?"
 
 
+async def test_start_up_files_that_end_at_the_first_failure(box: Box) -> None:
+    await box.run("echo 'set -e' >> ~/.bash_profile")
+    answer = await box.run("echo out; false; echo not reached")
+    assert (answer["returncode"], answer["output"]) == (1, "out\n"), "the image's shells do so too"
+    assert await works(box)
+
+
 async def test_stdin_is_closed(box: Box) -> None:
     answer = await box.run("cat; read x || echo eof")
     assert (answer["returncode"], answer["output"]) == (0, "eof\n")

@@ -113,6 +113,17 @@ async def test_a_whole_attempt(plane, task: Task, go_direct: bool) -> None:
     await provider.aclose()
 
 
+@pytest.mark.parametrize("go_direct", [True, False], ids=["direct", "through the pool"])
+async def test_a_profile_that_hangs_costs_no_answer(plane, task: Task, go_direct: bool) -> None:
+    _, pool = plane
+    provider = PoolProvider(pool.url, token=TOKEN, go_direct=go_direct)
+    box = await provider.open(task, deadline=Deadline(200), purpose="agent")
+    await box.exec("echo 'sleep 100' > ~/.bash_profile; touch -d 2099-01-01 ~/.bash_profile", timeout=20)
+    result = await asyncio.wait_for(box.exec("true", timeout=5), 30)
+    assert (result.returncode, result.timed_out) == (0, False)
+    await provider.aclose()
+
+
 async def test_evaluation_on_the_node(plane, task: Task) -> None:
     _, pool = plane
     provider = PoolProvider(pool.url, token=TOKEN)

@@ -24,7 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOGIN_MS 60000
+#define LOGIN_MS 60000 /* that the first login shell may take: the image's own */
+#define RELOGIN_MS 10000 /* that later ones may: commands have changed the files */
 #define REAP_MS 3000 /* that killed processes may take to be gone */
 #define DRAIN_MOST (2 << 20) /* of what a daemon prints while the output is collected; a pipe holds less */
 #define RETAINED (1 << 20) /* bytes of output buffers that are kept for the next command */
@@ -292,7 +293,8 @@ static int outdated(void) {
 
 static void take_login(void) {
     char *command[] = {bash, "-lc", dump, NULL};
-    long long until = milliseconds() + LOGIN_MS;
+    static int taken;
+    long long until = milliseconds() + (taken ? RELOGIN_MS : LOGIN_MS);
     int to = open("login.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     pid_t pid;
     if (to < 0) return;
@@ -308,6 +310,7 @@ static void take_login(void) {
     futimens(to, NULL); /* now: newer than the files that it was taken from */
     close(to);
     rename("login.new", "login");
+    taken = 1;
 }
 
 /* One command. */

@@ -18,21 +18,20 @@ from aiodocker.stream import Stream
 from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container.errors import CommandInterrupted
 from swe_rl.sandbox.container.limits import SUPERVISOR_FOLDER, SUPERVISOR_PROGRAM
+from swe_rl.sandbox.protocol import ANSWER_GRACE
 from swe_rl.types import ExecResult
 
 SCRIPT = Path(__file__).with_name("supervisor.sh").read_text(encoding="utf-8")
 # What bash runs for a command ($1: the preamble, which may use the command's bytes itself, from descriptor 3, and exit: so
 # files are written), and in a login shell, once, to print what that adds (conda and the like) to descriptor 9.
-RUNNER = 'unset BASH_ENV OLDPWD; . ./login; eval "$1"; set --; IFS= read -r -d "" <&3; exec 3<&-; eval "$REPLY"'
+RUNNER = 'unset BASH_ENV OLDPWD; . ./login; eval "$1"; set --; IFS= read -r -d "" <&3 || :; exec 3<&-; eval "$REPLY"'
 DUMP = """{
     [[ $- == *e* ]] && builtin echo set -e
     IFS=: && builtin echo builtin shopt -s ${BASHOPTS//login_shell/}
     builtin umask -p; builtin declare -px; builtin declare -f; builtin declare -Fx; builtin alias -p
 } >&9"""
-ANSWER_GRACE = 20.0  # seconds beyond a command's deadline: killing it, ending its output (3 s), a slow login shell
 HELLO_SECONDS = 5.0  # in which a running supervisor answers
 FRESH_SECONDS = 1.0  # after an answer in which the supervisor is taken to be well
-LOGIN_SECONDS = 60.0  # that the login shell may take, once
 MAX_OUTPUT = 24 * 1024 * 1024  # bytes kept of one command, whatever is asked; they lie in the container's tmpfs
 BUILTIN_READ = 64 * 1024  # bytes of a command that bash reads faster than a process could
 BROKEN = (
@@ -124,7 +123,7 @@ class Supervisor:
         reader = "head" if len(command) > BUILTIN_READ or b"\0" in command else "builtin"
         words = ["run", nonce, int(timeout * 1000), kept, limit // 2 + 1, len(start), len(command), reader]
         frame = f"{' '.join(map(str, words))}\n".encode() + start + command + f"{nonce}\n".encode()
-        bound = timeout + ANSWER_GRACE + LOGIN_SECONDS
+        bound = timeout + ANSWER_GRACE
         try:
             code, expired, head, tail, total = await within(bound, self._run(frame, nonce))
         except BROKEN as error:

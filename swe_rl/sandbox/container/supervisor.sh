@@ -185,7 +185,7 @@ login() {
     env "${locale[@]}" setsid "$BASH" -lc "$dump" 9>login.new </dev/null >/dev/null 4>&- 5<&- 7>&- &
     child=$!
     milliseconds
-    await "$child" "$((now + 60000))"
+    await "$child" "$((now + (${#login} ? 10000 : 60000)))" # later ones are commands' own work: they may take less
     end_session "$child"
     wait "$child"
     while IFS= read -r file; do printf '%s\n' "$file"; done <login.new >login

@@ -16,12 +16,12 @@ from swe_rl.sandbox.pool_server.node_api import NodeUnreachable
 from swe_rl.sandbox.pool_server.pool import Pool
 from swe_rl.sandbox.pool_server.requests import AllocateBody, CloseBody, HeartbeatBody, NodeBody
 from swe_rl.sandbox.pool_server.status import page, snapshot
+from swe_rl.sandbox.protocol import ANSWER_GRACE, HOP_GRACE
 from swe_rl.sandbox.server.bodies import parse
 from swe_rl.sandbox.server.guard import Handler, guard
 from swe_rl.sandbox.server.pages import status_answer
 
 MAX_BODY = 512 * 1024 * 1024  # an uploaded repository
-ANSWER_GRACE = 20.0  # seconds that a node may take beyond a command's own timeout
 TRANSFER_TIMEOUT, LONGEST_TIMEOUT = 300.0, 86400.0
 
 FORWARDED: dict[str, type[Body]] = {"exec": ExecBody, "diff": DiffBody, "evaluate": EvaluateBody}
@@ -130,7 +130,12 @@ class PoolRoutes:
     ) -> web.Response:
         try:
             answer = await self._pool.api.send(
-                lease.node, path, timeout=timeout + ANSWER_GRACE, body=body, params=params, content_type=content_type
+                lease.node,
+                path,
+                timeout=timeout + ANSWER_GRACE + HOP_GRACE,
+                body=body,
+                params=params,
+                content_type=content_type,
             )
         except NodeUnreachable as error:
             self._pool.fleet.failed(lease.node, str(error))
