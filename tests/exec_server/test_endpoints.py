@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
 import tarfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.docker_engine import TEST_IMAGE
+from swe_rl.sandbox.container.errors import EngineRefused
+from swe_rl.sandbox.container.limits import Limits
+from swe_rl.sandbox.exec_server.answers import open_database
+from swe_rl.sandbox.exec_server.node import Node
+from swe_rl.sandbox.exec_server.requests import CreateBody
+from swe_rl.sandbox.exec_server.settings import ExecSettings
+from tests.docker_engine import TEST_IMAGE, Engine
 from tests.exec_server.conftest import Box, new_box
 from tests.exec_server.server import ExecServer
 
@@ -58,6 +66,70 @@ async def test_verdicts(box: Box, patch: str, script: str, verdict: str) -> None
     body = {"container_id": box.id, "cwd": "/testbed", "patch": patch, "eval_script": script, "timeout": 6}
     grade = await box.server.ok("/container/evaluate", **body)
     assert (grade["verdict"], grade["resolved"]) == (verdict, verdict == "resolved")
+
+
+async def managed(server: ExecServer) -> list[str]:
+    return (await asyncio.to_thread(server.engine.docker, "ps", "-aq", "--filter", "label=swe-rl.managed")).split()
+
+
+async def repository_image(server: ExecServer) -> str:
+    """An image that holds the repository."""
+    box, name = await new_box(server), "swe-rl/with-repository:1"
+    await box.run(REPOSITORY)
+    await asyncio.to_thread(server.engine.docker, "commit", box.id, name)
+    await server.ok("/container/destroy", container_id=box.id)
+    return name
+
+
+async def test_grading_in_a_container_of_its_own(own_server: Callable[..., ExecServer]) -> None:
+    server = own_server()
+    body = {"image": await repository_image(server), "patch": PATCH, "timeout": 60}
+    for script, verdict in (("grep -q three file", "resolved"), ("grep -q nothing file", "unresolved")):
+        grade = await server.ok("/container/evaluate", **body, eval_script=script)
+        assert grade["verdict"] == verdict, grade
+    assert await managed(server) == []
+
+
+async def test_an_evaluation_that_a_kill_cut_leaves_no_container(own_server: Callable[..., ExecServer]) -> None:
+    server, other = own_server(), own_server("--watch-interval", "0.2")
+    body = {"image": await repository_image(server), "patch": PATCH, "eval_script": "sleep 60", "timeout": 100}
+    begun = [asyncio.create_task(one.post("/container/evaluate", **body)) for one in (server, other)]
+    while len(await managed(server)) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    server.kill()
+    server.start()
+    for _ in range(300):
+        if len(await managed(server)) == 1:
+            break
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(1.0)
+    assert len(await managed(server)) == 1 and not begun[1].done(), "another server's evaluation goes on"
+    other.kill()
+    await asyncio.gather(*begun, return_exceptions=True)
+
+
+async def test_a_container_that_would_not_go_costs_no_verdict(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = str(tmp_path / "db")
+    node = Node(ExecSettings(database, docker_host=engine.host, limits=Limits(256, 1.0, 96)), open_database(database))
+    await node.start()
+    try:
+        remove = node.engine.remove
+
+        async def busy(container_id: str) -> bool:
+            monkeypatch.setattr(node.engine, "remove", remove)
+            raise EngineRefused(500, "device or resource busy")
+
+        async with node.for_evaluation(CreateBody(image=TEST_IMAGE)) as container:
+            await node._lost_evaluations()
+            assert (await container.exec("echo it goes on", timeout=30)).output == "it goes on\n"
+            monkeypatch.setattr(node.engine, "remove", busy)
+        assert len(await node.listed()) == 1
+        await node._lost_evaluations()
+        assert await node.listed() == []
+    finally:
+        await node.stop()
 
 
 async def test_five_megabyte_patch(box: Box) -> None:

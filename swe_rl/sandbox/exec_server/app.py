@@ -118,7 +118,7 @@ class ExecRoutes:
 
     async def evaluate(self, request: web.Request) -> web.Response:
         body, key, raw = await _read(EvaluateBody, request)
-        return _json(await self._answers.once(key, raw, lambda: grade.evaluate(self._node, body, key)))
+        return _json(await self._answers.once(key, raw, lambda: grade.evaluate(self._node, body)))
 
     async def destroy(self, request: web.Request) -> web.Response:
         body, key, raw = await _read(ContainerBody, request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -48,7 +49,7 @@ def patch_of(body: EvaluateBody) -> bytes:
         raise ExecFault("bad_request", f"patch_base64: {error}") from None
 
 
-async def evaluate(node: Node, body: EvaluateBody, key: str) -> dict[str, Any]:
+async def evaluate(node: Node, body: EvaluateBody) -> dict[str, Any]:
     """Grade a patch in the given container, or in a fresh one that is removed afterwards."""
     from swe_rl.grading.evaluate import evaluate_in_sandbox
 
@@ -59,19 +60,16 @@ async def evaluate(node: Node, body: EvaluateBody, key: str) -> dict[str, Any]:
         raise ExecFault("bad_request", f"settings: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from None
     if bool(body.container_id) == bool(body.image):
         raise ExecFault("bad_request", "give container_id or image, one of the two")
-    if body.container_id:
-        container = await node.get(body.container_id)
-    else:
-        request = CreateBody.model_validate({"image": body.image, "cwd": body.cwd, "timeout": body.timeout})
-        container = await node.create(request, f"{key}/sandbox" if key else "")
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        if body.container_id:
+            container = await node.get(body.container_id)
+        else:
+            request = CreateBody.model_validate({"image": body.image, "cwd": body.cwd, "timeout": body.timeout})
+            container = await stack.enter_async_context(node.for_evaluation(request))
         sandbox = ContainerSandbox(node.engine, container, task.workdir)
         if body.image:
             await prepare(sandbox, task, "grade", timeout=deadline.remaining())
         grade = await evaluate_in_sandbox(task, patch, sandbox, settings, deadline)
-    finally:
-        if body.image:
-            await node.destroy(container.id)
     return {
         **dataclasses.asdict(grade),
         "verdict": grade.verdict.value,

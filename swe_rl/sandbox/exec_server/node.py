@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import socket
 import sqlite3
 import time
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from swe_rl.errors import InfraError
@@ -25,6 +29,7 @@ from swe_rl.sandbox.exec_server.settings import ExecSettings
 
 log = logging.getLogger(__name__)
 KEY_LABEL = "swe-rl.key"
+EVALUATION_LABEL = "swe-rl.evaluation"  # of which server, and which
 IMAGES_FRESH_SECONDS = 10.0
 
 
@@ -47,12 +52,19 @@ class Node:
         self._containers: dict[str, Container] = {}  # by id, and by name where one was given
         self._image_rows: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._watch: asyncio.Task[None] | None = None
+        # Others may serve the same engine: a server knows its own by its database, which outlives a kill.
+        self._owner = hashlib.sha256(str(Path(settings.database).resolve()).encode()).hexdigest()[:16]
+        self._evaluations: set[str] = set()  # labels of those under way
 
     async def start(self) -> None:
         """Look at the engine once and start the watch. An engine that does not answer is reported, not fatal."""
         await self._look()
         if self.settings.compiled:
             self.engine.program = await asyncio.to_thread(native.build)
+        try:
+            await self._lost_evaluations()
+        except InfraError as error:
+            log.warning("what an earlier server left cannot be removed yet: %s", error)
         self._watch = asyncio.create_task(self._run_watch(), name="exec server watch")
 
     async def stop(self) -> None:
@@ -103,6 +115,23 @@ class Node:
         if body.name:
             self._containers[body.name] = container
         return container
+
+    @contextlib.asynccontextmanager
+    async def for_evaluation(self, body: CreateBody) -> AsyncIterator[Container]:
+        """A container that is removed afterwards, by the watch where that fails or this process dies. Raises as `create`."""
+        label = f"{self._owner}.{uuid.uuid4().hex}"
+        self._evaluations.add(label)
+        try:
+            container = await self.create(body.model_copy(update={"labels": {EVALUATION_LABEL: label}}), "")
+            try:
+                yield container
+            finally:
+                try:
+                    await self.destroy(container.id)
+                except InfraError as error:
+                    log.warning("container %s of an evaluation would not go: %s", container.id[:12], error)
+        finally:
+            self._evaluations.discard(label)
 
     async def get(self, name: str) -> Container:
         """The container with this id or name. Raises ContainerGone."""
@@ -164,7 +193,7 @@ class Node:
         while True:
             await asyncio.sleep(self.settings.watch_interval)
             await self._look()
-            for look in (self._ages, self._disk_of_containers, self._disk_of_images):
+            for look in (self._ages, self._lost_evaluations, self._disk_of_containers, self._disk_of_images):
                 try:
                     await look()
                 except InfraError as error:
@@ -189,6 +218,14 @@ class Node:
             if container.id not in alive and time.monotonic() - container.used_at > self.settings.watch_interval:
                 await container.detach()
                 self._forget(container)
+
+    async def _lost_evaluations(self) -> None:
+        """Remove containers of this server's evaluations that are over, or that a kill has cut."""
+        for row in await self.engine.listed(EVALUATION_LABEL):
+            label = row["Labels"][EVALUATION_LABEL]
+            if label.startswith(f"{self._owner}.") and label not in self._evaluations:
+                log.warning("container %s of an evaluation that is over: removed", row["Id"][:12])
+                await self.destroy(row["Id"])
 
     async def _disk_of_containers(self) -> None:
         """Where the storage driver has no quota: end containers whose writable layer has outgrown its bound."""
