@@ -1,6 +1,9 @@
 """The command end to end on a small repository: the same seed gives the same bytes; tests really decide."""
 
 import hashlib
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from swe_rl.tasks.synth.functions import Function
 from swe_rl.tasks.synth.inject import Bug
 from swe_rl.tasks.synth.mutations import Mutation
 from swe_rl.tasks.synth.quickstart import read_recipes
+from swe_rl.tasks.synth.test_runs import TestServer
 
 CORE = """\
 def clamp(value, low, high):
@@ -154,6 +158,17 @@ def test_the_quickstarts_ids_stay() -> None:
             assert command.task_id(package.package, bug, others) == recipe.id
             count += 1
     assert count == 309
+
+
+def test_tests_run_with_every_python_and_see_nothing_of_ours(tmp_path) -> None:
+    """The machine's Pythons that have pytest, 3.10 among them where it is there."""
+    (tmp_path / "test_a.py").write_text("import sys\n\n\ndef test_a():\n    assert 'synth' not in str(sys.path)\n")
+    pythons = {sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in range(10, 15)))}
+    check = "import pytest, sys; sys.exit(sys.version_info < (3, 10))"
+    usable = [p for p in pythons if not subprocess.run([p, "-c", check], capture_output=True, check=False).returncode]
+    for python in usable:
+        with TestServer(python, tmp_path) as server:
+            assert server.run(["test_a.py"], timeout=60).tests == {"test_a.py::test_a": "passed"}, python
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ class TestServer:
         env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(root), "LANG": "C.UTF-8", "TZ": "UTC"}
         env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0"}
         self._process = subprocess.Popen(
-            [python, "-s", "-P", str(SERVER)],
+            [python, "-s", str(SERVER)],
             cwd=root,
             env=env,
             stdin=subprocess.PIPE,
