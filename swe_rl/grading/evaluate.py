@@ -32,6 +32,7 @@ from swe_rl.types import Task, Verdict
 
 OUTPUT_LIMIT = 16 << 20
 END_CODES = range(30, 120)  # the shell's exit code at its own end, drawn for each grading: nothing else ends with it
+TIMEOUT_CODE = 124  # of timeout(1)
 FAIR_SHARE = 0.5  # of the grading's time; with less of it left for the tests, running out is no verdict
 GRADE_SCRIPT = Path(__file__).with_name("grade.sh")
 SESSION_PROOF = "pytest_session_proof.py"
@@ -210,7 +211,18 @@ class _Run:
             return self.plan.read(log)
         sessions, log = self._sessions(log)
         task = dataclasses.replace(self.task, eval_script=self._script())
-        parsed = parse_log(task, log, returncode=code, markers=(self.markers[0], self.markers[1]))
+        parsed = parse_log(
+            task,
+            log,
+            returncode=code,
+            markers=(self.markers[0], self.markers[1]),
+            # We write no such lines and have our own clock; a script may have one, too.
+            harness=False,
+            failures=[text.partition(" ")[2] for said in sessions for text in said if text.startswith("failed ")],
+        )
+        if code == TIMEOUT_CODE and re.search(r"\btimeout\b", tests_region(task.eval_script)):
+            parsed.fault = parsed.fault or Verdict.TEST_TIMEOUT
+            parsed.problems.append(f"the eval script's own time limit ended the tests (exit code {code})")
         if not sessions and self._runs_pytest():
             parsed.problems.append("no pytest session began: what the log shows is not the test runner's")
         for said in sessions:
@@ -236,7 +248,7 @@ class _Run:
 
     def _sessions(self, log: str) -> tuple[list[list[str]], str]:
         """What each pytest session said of itself, and the log without it."""
-        lines = re.compile(rf"^\n?({'|'.join(self.words)}) (begin|end -?\d+|meddled .*)$\n?", re.MULTILINE)
+        lines = re.compile(rf"^\n?({'|'.join(self.words)}) (begin|end -?\d+|(?:meddled|failed) .*)$\n?", re.MULTILINE)
         said: dict[str, list[str]] = {}
         for found in lines.finditer(log):
             said.setdefault(found[1], []).append(found[2])

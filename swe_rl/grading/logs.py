@@ -5,13 +5,15 @@ Repositories that the `swebench` package knows are read by its parsers; others b
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from swe_rl.errors import UsageError
+from swe_rl.grading.logs_contradictions import contradicted
 from swe_rl.grading.logs_pytest import lines_with, parse_pytest, parse_r2e, pytest_finished
 from swe_rl.grading.logs_region import find_region, without_colour
 from swe_rl.tasks.swebench_library import swebench_library
@@ -57,6 +59,7 @@ class ParsedLog:
     fault: Verdict | None = None
     applied: bool = False
     parser: str = ""
+    pytest: bool = False  # the runner is pytest
     fail_only: bool = False  # swebench's FAIL_ONLY_REPOS: a test counts as failed only where the log says so
 
 
@@ -92,34 +95,37 @@ def parse_log(
     *,
     returncode: int | None = None,
     markers: tuple[str, str] = (START_MARKER, END_MARKER),
+    harness: bool = True,
+    failures: Iterable[str] = (),
 ) -> ParsedLog:
     """Read the log of `task`'s eval script.
 
     returncode: the script's exit code, None where it is not known. markers: start and end marker of the script; they are
-    required unless the task's own script writes none. Never raises for anything a log may hold; raises UsageError where
+    required unless the task's own script writes none. harness: the log comes from a harness that writes its own faults into
+    it and ends with code 124 when time is up; else such lines are the tests'. failures: ids that pytest is known to have
+    failed, whatever the log says. Never raises for anything a log may hold; raises UsageError where
     the task needs the swebench package and it is not installed.
     """
     parser = parser_of(task)
     parsed = ParsedLog(parser=parser)
     # swebench's parsers see what Python's text mode makes of a file: every line end is a newline.
     log = log.replace("\r\n", "\n").replace("\r", "\n") if parser == "swebench" else without_colour(log)
-    if returncode == 124:
+    if harness and returncode == 124:
         parsed.fault = Verdict.TEST_TIMEOUT
         parsed.problems.append("the tests ran into their time limit (exit code 124)")
+    if harness:
+        _harness_lines(log, parsed)
     text, before = _bounded(task, log, returncode, markers, parsed)
     if text is None:
         return parsed
     parsed.applied = True
     _test_patch_applied(before, parsed)
-    _read_tests(task, text, parsed)
+    _read_tests(task, text, parsed, failures)
     parsed.complete = not parsed.problems
     return parsed
 
 
-def _bounded(
-    task: Task, log: str, returncode: int | None, markers: tuple[str, str], parsed: ParsedLog
-) -> tuple[str | None, str]:
-    """The text of the tests and what came before it; None (and a fault) where the log has no trustworthy region."""
+def _harness_lines(log: str, parsed: ParsedLog) -> None:
     for line, verdict in _HARNESS_LINES.items():
         if line not in log:
             continue
@@ -127,6 +133,12 @@ def _bounded(
         parsed.problems.append(f"the log says '{line.lstrip('> ')}'")
         # Inside other text the words may be the patch's: they cannot buy a retry, but the official harness stops too.
         parsed.fault = parsed.fault or (verdict if own else Verdict.UNRESOLVED)
+
+
+def _bounded(
+    task: Task, log: str, returncode: int | None, markers: tuple[str, str], parsed: ParsedLog
+) -> tuple[str | None, str]:
+    """The text of the tests and what came before it; None (and a fault) where the log has no trustworthy region."""
     if parsed.fault and parsed.fault is not Verdict.TEST_TIMEOUT:
         return None, log
     if task.eval_script and markers[0] not in task.eval_script and markers[0] not in log:
@@ -150,30 +162,39 @@ def _test_patch_applied(before: str, parsed: ParsedLog) -> None:
         parsed.problems.append(f"the graders' tests were not applied ({error.group(0)})")
 
 
-def _read_tests(task: Task, text: str, parsed: ParsedLog) -> None:
+def _read_tests(task: Task, text: str, parsed: ParsedLog, failures: Iterable[str]) -> None:
     wanted = [*task.fail_to_pass, *task.pass_to_pass]
+    finished: Callable[[str], bool] = pytest_finished
+    runner = "pytest"
     if parsed.parser == "swebench":
         library = swebench_library()
         parser = library.parsers[task.repo]
-        text = "\n".join(lines_with(text, _WORDS.get(parser.__name__, ("",)), gap="."))
+        name = parser.__name__
+        text = "\n".join(lines_with(text, _WORDS.get(name, ("",)), gap="."))
         if text.count(_DJANGO_STALL) > _MOST_STALLS:  # each makes django's parser read on to the log's end
             parsed.problems.append(f"'{_DJANGO_STALL}' stands in the log more than {_MOST_STALLS} times: not read")
             return
-        try:
-            parsed.tests = _statuses(parser, task, text)
-        except Exception as error:
-            parsed.problems.append(f"log cannot be read: swebench's {parser.__name__} ends with {error!r:.200}")
-            return
+        read: Callable[[str], dict[str, str]] = functools.partial(_statuses, parser, task)
+        runner = "pytest" if _is_pytest(name) else name.removeprefix("parse_log_")
+        finished = functools.partial(_finished, name)
         parsed.fail_only = task.repo in library.fail_only_repos
-        finished = _finished(parser.__name__, text)
     elif parsed.parser == "r2e":
-        parsed.tests, finished = parse_r2e(text, wanted), pytest_finished(text)
+        read = functools.partial(parse_r2e, wanted=wanted)
     elif parsed.parser == "exit_code":
-        parsed.tests, finished = parse_pytest(text), True
+        read, runner, finished = parse_pytest, "", lambda text: True
     else:
-        parsed.tests, finished = parse_pytest(text, wanted), pytest_finished(text)
-    if not finished:
+        read = functools.partial(parse_pytest, wanted=wanted)
+    parsed.pytest = runner == "pytest"
+    try:
+        parsed.tests = read(text)
+    except Exception as error:  # swebench's parsers are not made for hostile text
+        parsed.problems.append(f"log cannot be read: the parser of {task.repo} ends with {error!r:.200}")
+        return
+    if not finished(text):
         parsed.problems.append("the test runner's last line is missing: it did not come to its end")
+    passed = [name for name in wanted if parsed.tests.get(name) in ("PASSED", "XFAIL")]
+    if failed := contradicted(read, text, passed, runner=runner, failures=failures):
+        parsed.problems.append(f"{len(failed)} required tests are reported as failed and as passed: {failed[0]}")
 
 
 def _statuses(parser: Callable[[str, Any], dict[str, str]], task: Task, text: str) -> dict[str, str]:

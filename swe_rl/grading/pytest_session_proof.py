@@ -1,4 +1,5 @@
-"""A pytest plugin for eval scripts that are not ours: says on the script's output how a session began, ended, was meddled with.
+"""A pytest plugin for eval scripts that are not ours: says on the script's output how a session began, ended, was meddled with,
+and which tests failed.
 
 Code under test can print a whole session's output and leave with os._exit(0); it cannot print the end that this plugin owes,
 because the word that starts its lines came from a file that is gone, and is in no environment and no module. And code that
@@ -85,7 +86,7 @@ def _make_proof():  # type: ignore[no-untyped-def]
 
     def say(text):  # type: ignore[no-untyped-def]
         if word:
-            write(out, ("\n" + word + " " + text + "\n").encode("ascii", "replace"))
+            write(out, ("\n" + word + " " + text.replace("\n", " ") + "\n").encode("utf-8", "replace"))
 
     def meddled():  # type: ignore[no-untyped-def]
         after = _identities(owners)
@@ -102,6 +103,15 @@ def _make_proof():  # type: ignore[no-untyped-def]
                 # Plugins that run coroutines put a function of their own in the test's place.
                 if code is not None and not inspect.iscoroutinefunction(item.function):
                     items.append((item, code))
+
+        def pytest_runtest_logreport(self, report):  # type: ignore[no-untyped-def]
+            # Reports of subtests are of other classes, and repeated tries have another outcome.
+            if report.outcome == "failed" and type(report).__name__ == "TestReport":
+                say("failed " + report.nodeid)
+
+        def pytest_collectreport(self, report):  # type: ignore[no-untyped-def]
+            if report.outcome == "failed":
+                say("failed " + report.nodeid)
 
         def pytest_sessionfinish(self, session, exitstatus):  # type: ignore[no-untyped-def]
             state["status"] = int(exitstatus)

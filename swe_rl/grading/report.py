@@ -88,8 +88,14 @@ def _disagreements(task: Task, parsed: ParsedLog, returncode: int | None, resolv
     if skipped:
         found.append(f"{len(skipped)} required tests did not run: {skipped[0]} is {parsed.tests[skipped[0]]}")
     failed = any(status in _BAD for status in parsed.tests.values())
-    if returncode not in (None, 0, 124) and not failed:
+    if returncode not in (None, 0) and not failed:
         found.append(f"every reported test passed, but the eval script ended with exit code {returncode}")
+    elif parsed.pytest and returncode not in (
+        None,
+        0,
+        1,
+    ):  # 1: tests failed; with others the run did not take place as a whole
+        found.append(f"the eval script ended with exit code {returncode}, which pytest has not for failed tests")
     return found
 
 

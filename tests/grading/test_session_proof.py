@@ -76,15 +76,24 @@ def session(folder: Path, code: str, words: list[str]) -> tuple[int, list[str]]:
 
 def test_an_honest_session_says_begin_and_end_and_takes_one_word(tmp_path: Path) -> None:
     code, said = session(tmp_path, HONEST, ["word-a", "word-b"])
-    assert (code, said) == (1, ["word-a begin", "word-a end 1"])
-    assert session(tmp_path, HONEST, [])[1] == ["word-b begin", "word-b end 1"]
+    failed = ["failed test_m.py::test_b", "failed test_m.py::TestD::test_e"]
+    assert (code, said) == (1, [f"word-a {text}" for text in ("begin", *failed, "end 1")])
+    assert session(tmp_path, HONEST, [])[1] == [line.replace("word-a", "word-b") for line in said]
     assert session(tmp_path, HONEST, []) == (1, [])
 
 
 @pytest.mark.parametrize("name", CHEATS)
 def test_what_the_code_exchanges_is_told(name: str, tmp_path: Path) -> None:
     said = session(tmp_path, HONEST + CHEATS[name], ["word-a"])[1]
-    assert [line.split()[1] for line in said] == ["begin", "meddled", "end"], said
+    assert [kind for line in said if (kind := line.split()[1]) != "failed"] == ["begin", "meddled", "end"], said
+
+
+def test_modules_that_cannot_be_collected_are_told(tmp_path: Path) -> None:
+    assert session(tmp_path, "raise ValueError\n", ["word-a"])[1] == [
+        "word-a begin",
+        "word-a failed test_m.py",
+        "word-a end 2",
+    ]
 
 
 def test_a_process_that_leaves_owes_its_end(tmp_path: Path) -> None:
