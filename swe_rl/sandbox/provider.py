@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from swe_rl.config.sandbox import SandboxSettings
-from swe_rl.errors import ConfigError, SandboxUnavailable
+from swe_rl.errors import ConfigError, InfraError
 from swe_rl.sandbox import bubblewrap
 from swe_rl.sandbox.hardening import HardenedProvider
 from swe_rl.sandbox.local_tools import ensure_tools_env
@@ -33,7 +33,7 @@ async def _first_usable(config: SandboxSettings) -> SandboxProvider:
     for name in CHOICES:
         try:
             provider = await _open(name, config)
-        except (ConfigError, SandboxUnavailable) as error:
+        except (ConfigError, InfraError) as error:
             reasons.append(f"{name}: {error}")
             continue
         for reason in reasons:

@@ -216,7 +216,7 @@ class Engine:
         self,
         method: str,
         path: str,
-        params: dict[str, str],
+        params: dict[str, str] | list[tuple[str, str]],
         *,
         data: Any = None,
         headers: dict[str, str] | None = None,

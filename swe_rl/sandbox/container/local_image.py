@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-import aiohttp
 from packaging.requirements import Requirement
 
-from swe_rl.errors import SandboxError
+from swe_rl.errors import SandboxUnavailable
+from swe_rl.sandbox.container.engine import Engine, typed_errors
 
 DEFAULT_TAG = "swe-rl/quickstart:local"
 PINNED_LABEL = "swe-rl.pinned"
@@ -107,7 +107,9 @@ def image_files() -> dict[str, Path]:
     search = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     programs = [Path(p) for name in PROGRAMS if (p := shutil.which(name, path=search))]
     if missing := {"bash", "git", "setsid", "dd"} - {p.name for p in programs}:
-        raise SandboxError(f"this machine lacks {', '.join(sorted(missing))}: install them to build the local image")
+        raise SandboxUnavailable(
+            f"this machine lacks {', '.join(sorted(missing))}: install them to build the local image"
+        )
     python, stdlib = system_python()
     extensions = list((stdlib / "lib-dynload").glob("*.so"))
     binaries = [Path(os.path.realpath(p)) for p in programs] + [python, *extensions]
@@ -157,25 +159,25 @@ def write_tar(out: IO[bytes]) -> None:
 
 
 async def build_local_image(docker_host: str, tag: str = DEFAULT_TAG, *, timeout: float = 300.0) -> str:
-    """Import the image into the engine at `docker_host` (unix:///path) and return `tag`.
+    """Import the image into the engine at `docker_host` (unix:///path or tcp://host:port) and return `tag`.
 
-    Raises SandboxError when the engine refuses it or does not answer within `timeout` seconds.
+    Raises SandboxError kinds when the engine refuses it or does not answer within `timeout` seconds.
     """
     params = [("fromSrc", "-"), ("repo", tag)]  # the tag with it: Podman looks at no field of its own for that
     changes = ["WORKDIR /testbed", 'CMD ["bash"]', "ENV PATH=/usr/local/bin:/usr/bin:/usr/sbin", "ENV LANG=C.UTF-8"]
     params += [("changes", line) for line in [*changes, "ENV PYTHONDONTWRITEBYTECODE=1", f"LABEL {PINNED_LABEL}=true"]]
-    connector = aiohttp.UnixConnector(docker_host.removeprefix("unix://"))
-    limit = aiohttp.ClientTimeout(total=timeout)
+    engine, what = Engine(docker_host), f"the engine at {docker_host} refused the image {tag}"
     with tempfile.TemporaryFile() as file:
         await asyncio.to_thread(write_tar, file)
         file.seek(0)
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=limit) as session,
-            session.post("http://engine/images/create", params=params, data=file) as answer,
-        ):
-            text = await answer.text()
-    if answer.status != 200 or '"error"' in text:
-        raise SandboxError(f"the engine at {docker_host} refused the image: {text.strip()[-500:]}")
+        try:
+            with typed_errors(what):
+                async with engine.raw("POST", "images/create", params, data=file, timeout=timeout) as answer:
+                    text = await answer.text()
+        finally:
+            await engine.aclose()
+    if '"error"' in text:
+        raise SandboxUnavailable(f"{what}: {text.strip()[-500:]}")
     return tag
 
 
