@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.server
+import json
 import os
 import shutil
 import socket
 import subprocess
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,6 +123,38 @@ def test_commands_are_bounded_and_secrets_go_through_stdin(sshd: Sshd) -> None:
             host.run("sleep 30", timeout=0.5)
         host.put(b"data", f"{sshd.folder}/put", mode=0o600)
     assert (sshd.folder / "put").read_bytes() == b"data"
+
+
+@pytest.mark.docker
+def test_a_command_that_goes_on_with_its_output_closed_is_bounded(sshd: Sshd) -> None:
+    with Host(sshd.address, sshd.login) as host:
+        began = time.monotonic()
+        with pytest.raises(SshError, match="no end of the command"):
+            host.run("exec >&- 2>&-; sleep 20", timeout=1)
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<html>not an exec server", "not as an exec server does"),
+        (b"[1, 2]", "not as an exec server does"),
+        (json.dumps({"images": ["x" * 100] * 20_000, "containers": [1, 2]}).encode(), "2 containers"),
+    ],
+)
+def test_status_of_what_else_may_answer(sshd: Sshd, body: bytes, said: str, capsys) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert main(["nodes", "status", *sshd.flags(), "--port", str(server.server_port)]) == 0
+        server.shutdown()
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.docker

@@ -12,6 +12,7 @@ from swe_rl.sandbox.nodes.ssh import Host, SshError
 LABEL = "swe-rl.managed"
 IMAGE_NAME = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,500}$")
 SETUP_SECONDS, STATUS_SECONDS, CLEAN_SECONDS, PULL_SECONDS = 1200.0, 30.0, 300.0, 1800.0
+MAX_STATUS = 16_000_000  # bytes; it lists every image of the node
 
 
 def setup(host: Host, *, script: Path, package: Path, token: str, flags: list[str]) -> str:
@@ -35,12 +36,15 @@ def status(host: Host, *, port: int, token: str) -> str:
     config = f'url = "http://127.0.0.1:{port}/status"\nheader = "Authorization: Bearer {token}"\n'
     engine = host.run("docker info --format '{{.ServerVersion}} {{.ContainersRunning}}'", timeout=STATUS_SECONDS)
     engine_says = engine.output.split() if engine.returncode == 0 else []
-    answer = host.run("curl -fsS -m 10 -K -", timeout=STATUS_SECONDS, stdin=config.encode())
+    answer = host.run("curl -fsS -m 10 -K -", timeout=STATUS_SECONDS, stdin=config.encode(), most=MAX_STATUS)
     parts = [f"engine {engine_says[0]}" if engine_says else "engine DOWN"]
     if answer.returncode == 0:
-        state = json.loads(answer.output)
-        parts += [f"exec server up, {len(state.get('containers') or [])} containers"]
-        parts += [f"disk {state['disk_fraction']:.0%} full"] if "disk_fraction" in state else []
+        try:
+            state = json.loads(answer.output)
+            more = [f"disk {state['disk_fraction']:.0%} full"] if "disk_fraction" in state else []
+            parts += [f"exec server up, {len(state.get('containers') or [])} containers", *more]
+        except (ValueError, TypeError, AttributeError):
+            parts.append(f"port {port} answers, but not as an exec server does ({answer.output.strip()[:120]!r})")
     else:
         parts.append(f"exec server DOWN ({answer.output.strip()[-120:]})")
     return "; ".join(parts)

@@ -83,8 +83,11 @@ class Host:
     ) -> None:
         self._client.close()
 
-    def run(self, command: str, *, timeout: float, stdin: bytes = b"") -> Remote:
-        """Run a shell command. Secrets travel in `stdin`, never in `command`. Raises SshError after `timeout`."""
+    def run(self, command: str, *, timeout: float, stdin: bytes = b"", most: int = MAX_OUTPUT) -> Remote:
+        """Run a shell command and keep `most` bytes of its output. Secrets travel in `stdin`, never in `command`.
+
+        Raises SshError after `timeout` seconds.
+        """
         transport = self._client.get_transport()
         assert transport is not None
         try:
@@ -94,7 +97,7 @@ class Host:
             channel.settimeout(timeout)
             channel.sendall(stdin)
             channel.shutdown_write()
-            return _collect(channel, self.address, timeout)
+            return _collect(channel, self.address, timeout, most)
         except Exception as error:
             if isinstance(error, SshError):
                 raise
@@ -110,7 +113,7 @@ class Host:
             raise SshError(f"{self.address}: {path}: {error}") from error
 
 
-def _collect(channel: object, address: str, timeout: float) -> Remote:
+def _collect(channel: object, address: str, timeout: float, most: int) -> Remote:
     from paramiko import Channel
 
     assert isinstance(channel, Channel)
@@ -123,12 +126,15 @@ def _collect(channel: object, address: str, timeout: float) -> Remote:
             raise SshError(f"{address}: no end of the command within {timeout:.0f} s") from error
         if not data:
             break
-        kept += data[: max(0, MAX_OUTPUT - len(kept))]
+        kept += data[: max(0, most - len(kept))]
         if time.monotonic() > ends:
             channel.close()
             raise SshError(f"{address}: no end of the command within {timeout:.0f} s")
-    status = channel.recv_exit_status()
+    ended = channel.status_event.wait(max(0.0, ends - time.monotonic()))  # it may go on with its output closed
+    status = channel.recv_exit_status() if ended else 0
     channel.close()
+    if not ended:
+        raise SshError(f"{address}: no end of the command within {timeout:.0f} s")
     return Remote(status, kept.decode(errors="replace"))
 
 
