@@ -75,6 +75,7 @@ def test_image_names() -> None:
     assert registry_of("a/b") == "docker.io" and registry_of("ghcr.io/a/b") == "ghcr.io"
     assert candidates("python:3", ["m.local/hub/"]) == ["m.local/hub/library/python:3", "python:3"]
     assert candidates("ghcr.io/a/b:1", ["m.local"]) == ["ghcr.io/a/b:1"]
+    assert candidates("python@sha256:00", ["m.local"]) == ["python@sha256:00"]
     for wrong in ("", "a b", "-x", "a\n", "../x;y"):
         with pytest.raises(UsageError):
             normalized(wrong)

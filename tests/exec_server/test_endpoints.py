@@ -268,6 +268,15 @@ async def test_bad_requests_name_the_field(server: ExecServer, path: str, body: 
     assert named in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("env", [{"A": "x" * 140_000}, {"A": "x" * 70_000, "B": "x" * 70_000}])
+async def test_variables_that_no_shell_can_be_given(box: Box, env: dict[str, str]) -> None:
+    body = {"container_id": box.id, "command": "true", "env": env}
+    status, answer = await box.server.post("/container/exec", **body)
+    assert (status, answer["error"]["kind"]) == (400, "bad_request") and "env" in answer["error"]["message"]
+    answer = await box.run("echo ${#A}", env={"A": "x" * 120_000})
+    assert answer["output"] == "120000\n"
+
+
 async def test_status_for_pools_and_people(box: Box) -> None:
     labelled = await new_box(box.server, labels={"swe-rl.lease": "<b>7</b>"}, name="labelled")
     async with aiohttp.ClientSession() as session:

@@ -39,8 +39,11 @@ def registry_of(image: str) -> str:
 
 
 def candidates(image: str, mirrors: list[str]) -> list[str]:
-    """Where to pull `image` from, in order: mirrors of docker.io first, then the origin."""
-    if registry_of(image) != HUB:
+    """Where to pull `image` from, in order: mirrors of docker.io first, then the origin.
+
+    A digest is pulled from the origin alone: the engine gives no image of a mirror the name that carries it.
+    """
+    if registry_of(image) != HUB or "@" in image:
         return [image]
     path = image.removeprefix(f"{HUB}/")
     if "/" not in path:

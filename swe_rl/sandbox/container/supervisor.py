@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 from aiodocker.stream import Stream
 
+from swe_rl.errors import UsageError
 from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container.errors import CommandInterrupted
 from swe_rl.sandbox.container.limits import SUPERVISOR_FOLDER, SUPERVISOR_PROGRAM
@@ -33,6 +34,7 @@ DUMP = """{
 HELLO_SECONDS = 5.0  # in which a running supervisor answers
 FRESH_SECONDS = 1.0  # after an answer in which the supervisor is taken to be well
 MAX_OUTPUT = 24 * 1024 * 1024  # bytes kept of one command, whatever is asked; they lie in the container's tmpfs
+MAX_PREAMBLE = 128 * 1024 - 1  # bytes; the kernel's MAX_ARG_STRLEN
 BUILTIN_READ = 64 * 1024  # bytes of a command that bash reads faster than a process could
 BROKEN = (
     asyncio.TimeoutError,
@@ -57,10 +59,16 @@ def stand_in(native: bool, pids: int) -> list[str]:
 
 
 def preamble(cwd: str, env: dict[str, str]) -> bytes:
-    """The lines that run before a command: its folder and its extra variables (names are checked by the caller)."""
+    """The lines that run before a command: its folder and its extra variables (names are checked by the caller).
+
+    Raises UsageError where they are longer than the kernel takes as one argument.
+    """
     lines = [f"cd -- {shlex.quote(cwd)} || exit 1", "unset OLDPWD"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
-    return "\n".join(lines).encode("utf-8", "surrogateescape")
+    text = "\n".join(lines).encode("utf-8", "surrogateescape")
+    if len(text) > MAX_PREAMBLE:
+        raise UsageError(f"cwd and env: {len(text)} bytes as shell text, at most {MAX_PREAMBLE}; upload a file instead")
+    return text
 
 
 @dataclass(frozen=True)

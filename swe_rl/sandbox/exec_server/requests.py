@@ -13,6 +13,7 @@ from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
 MAX_COMMAND = 8 * 1024 * 1024
 MAX_PATCH = 64 * 1024 * 1024
 MAX_ENV = 256 * 1024
+MAX_VARIABLE = 128 * 1024 - 1  # bytes of name=value; the kernel's MAX_ARG_STRLEN
 LONGEST = 86400.0
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -34,6 +35,8 @@ def _variables(env: dict[str, str]) -> dict[str, str]:
         if not VARIABLE.match(name):
             raise ValueError(f"{name[:100]!r} is not a variable name")
         _no_nul(value)
+        if len(f"{name}={value}".encode("utf-8", "surrogatepass")) > MAX_VARIABLE:
+            raise ValueError(f"{name} is longer than {MAX_VARIABLE} bytes, more than a process can be given")
     if sum(len(value) for value in env.values()) > MAX_ENV:
         raise ValueError(f"more than {MAX_ENV} characters in all")
     return env
