@@ -134,3 +134,24 @@ async def test_the_fleet_ends_in_the_moment_of_a_look(nodes, pools) -> None:
     watched.look_now.set()
     await asyncio.sleep(0)
     await asyncio.wait_for(pool.pool.fleet.aclose(), 2)
+
+
+async def test_a_leave_that_is_asked_for_again(nodes, pools) -> None:
+    one, two = await nodes(), await nodes()
+    pool = await pools(one.url, two.url)
+    key = {"idempotency_key": "leave-once-1"}
+    assert (await pool.post("/nodes", url=one.url, **key))[0] == 200
+    assert (await pool.post("/nodes/drain", url=one.url, **key))[0] == 200
+    answers = [await pool.post("/nodes/leave", url=one.url, **key) for _ in range(2)]
+    assert answers == [(200, {"url": one.url, "state": "gone"})] * 2
+    assert list(pool.pool.fleet.nodes) == [two.url]
+    assert (await pool.post("/nodes/leave", url=one.url))[0] == 404, "without a key a misspelt name is said"
+
+
+async def test_a_token_that_is_no_text_is_a_wrong_token(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url, token="s3cret-token")
+    reader, writer = await asyncio.open_connection("127.0.0.1", pool.port)
+    writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\r\nConnection: close\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"401"
+    writer.close()

@@ -77,7 +77,8 @@ class PoolRoutes:
 
     async def leave(self, request: web.Request) -> web.Response:
         body = parse(NodeBody, await request.read())
-        await self._pool.leave(body.url, force=body.force)
+        if body.idempotency_key is None or self._pool.fleet.has(body.url):
+            await self._pool.leave(body.url, force=body.force)
         return web.json_response({"url": body.url, "state": "gone"})
 
     async def allocate(self, request: web.Request) -> web.Response:

@@ -79,6 +79,9 @@ class Fleet:
         watcher = self._watchers.pop(node.url)
         watcher.cancel()
 
+    def has(self, url: str) -> bool:
+        return url.rstrip("/") in self.nodes
+
     def get(self, url: str) -> Node:
         node = self.nodes.get(url.rstrip("/"))
         if node is None:

@@ -48,6 +48,7 @@ class HeartbeatBody(Body):
 
     lease_id: Name | None = None
     leases: Annotated[dict[str, Annotated[float, Field(ge=0, le=7 * DAY)]], Field(max_length=10_000)] = {}
+    idempotency_key: Key | None = None  # twice is as once, with or without it
 
 
 class CloseBody(Body):
@@ -61,3 +62,4 @@ class NodeBody(Body):
     url: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+/?$", max_length=500)]
     capacity: Annotated[int, Field(ge=1, le=10_000)] | None = None
     force: bool = False
+    idempotency_key: Key | None = None  # joining and draining twice is once; leaving twice too, where it is given

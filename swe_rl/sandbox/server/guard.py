@@ -75,4 +75,6 @@ def _refused(fault: ServerFault) -> web.Response:
 def authorized(header: str, token: str) -> bool:
     """Whether the header carries the token; compared in constant time."""
     scheme, _, given = header.partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+    return scheme.lower() == "bearer" and hmac.compare_digest(
+        given.strip().encode("utf-8", "surrogateescape"), token.encode()
+    )
