@@ -3,6 +3,9 @@
 The diff is made in a git directory of our own that borrows only the repository's objects: the agent's index, staging, config,
 hooks, attributes, excludes, replacements and grafts are not looked at. Only the work tree and the base commit count, so commits
 are included, and what the agent staged or hid makes no difference.
+
+The sandbox is the agent's: programs may be gone, files may be made to stall git. What a sandbox that lives answers is the
+agent's work, an empty patch where that is nothing; only a sandbox that is lost is a fault of the infrastructure.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
+import secrets
 import shlex
 from pathlib import Path
 
@@ -22,6 +26,11 @@ log = logging.getLogger(__name__)
 
 MAX_PATCH_BYTES = 5_000_000
 MAX_ARCHIVE_BYTES = 512 << 20
+MAX_GROWTH_BYTES = (
+    256 << 20
+)  # of the work tree's files beyond those of the base: git would hash them until the time is up
+LEAST_SECTION_BYTES = 100  # of a new file in a patch: more files than fit into the largest patch need not be looked at
+PROBE_SECONDS = 20.0  # in which a sandbox that lives writes a file, when the patch took too long
 MODE_NOISE = 20  # more files than this whose modes alone differ: the image changed them (chmod -R), not the agent
 
 JUNK = (
@@ -40,9 +49,12 @@ if [ -z "$objects" ]; then
   [ -d "$objects" ] && objects=$(cd "$objects" && pwd)
 fi
 [ -d "$objects" ] || {{ echo '{mark}none'; exit 0; }}
+# Git would wait for ever for what a pipe in place of a file has to say.
+find . "$objects" \( -name .gitignore -o -name .gitattributes -o -path "$objects/*" \) \
+  \( -xtype p -o -xtype s -o -xtype c -o -xtype b \) -exec rm -f {{}} + 2> /dev/null
 bases={bases}
 [ -n "$bases" ] || bases=$(git rev-parse HEAD 2>/dev/null)
-t=$(mktemp -d) || {{ echo '{mark}failed mktemp'; exit 0; }}
+for t in /tmp /var/tmp /dev/shm /; do t=$t/{scratch}; mkdir -m 700 "$t" 2>/dev/null && break; done
 trap 'rm -rf "$t"' EXIT
 mkdir -p "$t/git/objects/info" "$t/git/refs" "$t/git/info"
 echo 'ref: refs/heads/base' > "$t/git/HEAD"
@@ -55,6 +67,16 @@ export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL="$t/global" GIT_ATTR_NOSYSTEM=1 H
 for base in $bases none; do git read-tree "$base" 2> "$t/error" && break; done
 [ "$base" != none ] || {{ echo '{mark}none'; head -c 300 "$t/error"; exit 0; }}
 {{ printf '%s\n' {junk}; git cat-file blob "$base:.gitignore" 2>/dev/null; }} > "$t/git/info/exclude"
+added=0 count=0 size=0
+while IFS= read -r -d '' file; do case $file in */) ;; *) count=$((count + 1)) ;; esac; done < <(
+  git ls-files -z -o --exclude-standard | head -c {names})
+[ "$count" -le {files} ] || {{ echo '{mark}large'; exit 0; }}
+while read -r size; do added=$((added + size)); done < <(git ls-files -z -c -o --exclude-standard |
+  grep -zv '/$' | xargs -0 -r stat -c %s -- 2> /dev/null)
+while read -r mode kind hash size name; do
+  case $size in *[!0-9]*) ;; *) added=$((added - size)) ;; esac
+done < <(git ls-tree -r -l "$base")
+[ "$added" -le {growth} ] || {{ echo '{mark}large'; exit 0; }}
 stage() {{
   git -c core.fileMode=$1 add -u --ignore-errors . 2> "$t/error"
   git ls-files -z -o --exclude-standard | grep -zv '/$' | git -c core.fileMode=$1 update-index -z --add --stdin 2>> "$t/error"
@@ -77,8 +99,9 @@ async def extract_patch(task: Task, sandbox: Sandbox, *, timeout: float, max_byt
 
     New, deleted, renamed (as delete and new), binary files and mode changes are in it; junk of builds, files that the task
     ignores and nested repositories are not. Where the agent destroyed .git, the task's archive is compared with, if there
-    is one. A patch of more than `max_bytes` comes back cut at `max_bytes` + 1: the grader rejects it by its size.
-    Raises SandboxError when the sandbox is gone or does not answer in `timeout` seconds.
+    is one. A patch of more than `max_bytes` comes back cut at `max_bytes` + 1: the grader rejects it by its size; so does what
+    stands for files that are too large or too many to look at. Empty where the agent left no tools to make a patch with.
+    Raises SandboxError when the sandbox is gone or does not answer.
     """
     patch = await _diff(task, sandbox, "", timeout, max_bytes)
     if patch is None and task.archive:
@@ -101,22 +124,42 @@ async def _diff(task: Task, sandbox: Sandbox, objects: str, timeout: float, max_
         mark=_MARK,
         junk=" ".join(shlex.quote(pattern) for pattern in JUNK),
         limit=max_bytes + 1,
+        scratch=f"swe-rl-{secrets.token_hex(8)}",
+        growth=MAX_GROWTH_BYTES,
+        files=max_bytes // LEAST_SECTION_BYTES,
+        names=max_bytes * 4,
         noise=MODE_NOISE,
     )
     # base64 is a third longer and has line ends; both halves of the bounded output together must hold it.
     result = await sandbox.exec(script, timeout=timeout, cwd="/", output_limit=max_bytes * 3 // 2 + 10_000)
     if result.timed_out:
-        raise SandboxError(f"the patch of {task.instance_id} could not be collected in {timeout:.0f} s")
+        await _probe(task, sandbox, timeout)
+        log.warning("%s: the patch could not be collected in %.0f s: no patch", task.instance_id, timeout)
+        return b""
     _, found, answer = result.output.partition(_MARK)
     status, _, body = answer.partition("\n")
-    if not found or status.startswith("failed"):
-        raise SandboxError(f"the patch of {task.instance_id} could not be collected: {result.output[-300:]!r}")
+    if not found:
+        log.warning("%s: the patch could not be collected: no patch: %r", task.instance_id, result.output[-300:])
+        return b""
+    if status == "large":
+        log.warning("%s: the agent's files are too large or too many for a patch", task.instance_id)
+        return b"the files are too large or too many\n".ljust(max_bytes + 1, b"\n")
     if status != "ok":
         return None
     try:
         return base64.b64decode("".join(body.split()), validate=True)
     except binascii.Error as error:
-        raise SandboxError(f"the patch of {task.instance_id} came back damaged: {error}") from error
+        log.warning("%s: the patch came back damaged: no patch: %s", task.instance_id, error)
+        return b""
+
+
+async def _probe(task: Task, sandbox: Sandbox, timeout: float) -> None:
+    """Raise SandboxError unless the sandbox still runs what a shell does by itself: then the agent made git slow."""
+    word = secrets.token_hex(8)
+    script = f'echo {word} > /tmp/{word}; read -r x < /tmp/{word}; echo "said ${{x-{word}}}"'
+    result = await sandbox.exec(script, timeout=PROBE_SECONDS, cwd="/")
+    if result.timed_out or f"said {word}" not in result.output:
+        raise SandboxError(f"the patch of {task.instance_id} could not be collected in {timeout:.0f} s")
 
 
 async def _upload_objects(task: Task, sandbox: Sandbox, timeout: float) -> str:
@@ -126,7 +169,8 @@ async def _upload_objects(task: Task, sandbox: Sandbox, timeout: float) -> str:
         raise SandboxError(f"archive {archive} is too large to compare with")
     await sandbox.upload(".swe-rl-pristine.tar", archive.read_bytes())
     unpack = (
-        'p=$(mktemp -d) && tar -xf .swe-rl-pristine.tar -C "$p" --no-same-owner; rm -f .swe-rl-pristine.tar; '
+        f"p=/tmp/swe-rl-{secrets.token_hex(8)}; mkdir -m 700 $p && "
+        'tar -xf .swe-rl-pristine.tar -C "$p" --no-same-owner; rm -f .swe-rl-pristine.tar; '
         'find "$p" -maxdepth 3 -type d -path "*/.git/objects" | head -n 1'
     )
     result = await sandbox.exec(unpack, timeout=timeout)

@@ -106,6 +106,71 @@ async def test_size_is_bounded_and_rejected_by_the_grader(after, grade, lab):
     assert (await grade(lab.task, patch, swe_max_patch_bytes=100_000)).verdict is Verdict.PATCH_REJECTED
 
 
+@pytest.mark.parametrize("name", ["mktemp", "find", "stat"])
+async def test_programs_that_are_gone_cost_the_agent_nothing_or_its_patch(name, lab, without):
+    assert await without(f"{FIX}", name) in (lab.files({"calc.py": FIXED}), b"")
+
+
+@pytest.mark.parametrize("name", ["git", "base64", "grep", "head", "mkdir", "env"])
+async def test_a_sandbox_that_answers_is_not_lost(name, without):
+    """Where the agent took away what a patch is made with, it has no patch: that is no fault of the infrastructure."""
+    assert isinstance(await without(FIX, name), bytes)
+
+
+async def test_a_sandbox_that_lives_but_stalls_git_has_no_patch(lab, without):
+    assert await without(FIX, "git", does="sleep 60", seconds=3) == b""
+
+
+@pytest.fixture
+async def without(lab, bubblewrap, monkeypatch):
+    """The patch where a program is another one, which does nothing by default."""
+
+    async def run(commands, name, *, does="exit 127", seconds=60):
+        sandbox = await bubblewrap.open(lab.task, deadline=Deadline(60), purpose="agent")
+        await sandbox.exec(
+            f"{commands}; mkdir -p /tmp/bin; printf '#!/bin/sh\\n{does}\\n' > /tmp/bin/{name}; chmod +x /tmp/bin/{name}",
+            timeout=60,
+        )
+        plain = sandbox.exec
+
+        async def changed(script, **kwargs):  # as a root that exchanges files of the image
+            return await plain("PATH=/tmp/bin:$PATH; " + script, **kwargs)
+
+        monkeypatch.setattr(sandbox, "exec", changed)
+        return await extract_patch(lab.task, sandbox, timeout=seconds)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "truncate -s 400M big.bin",
+        "truncate -s 400M calc.py",
+        "mkdir many; cd many; for i in $(seq 60); do truncate -s 8M $i.bin; done",
+        "mkdir many; cd many; seq 60000 | xargs touch",
+    ],
+)
+async def test_what_git_would_hash_for_ever_is_answered_as_an_oversized_patch(trick, after, grade, lab):
+    patch, _ = await after(f"{FIX}; {trick}")
+    assert len(patch) == 5_000_001
+    assert (await grade(lab.task, patch)).verdict is Verdict.PATCH_REJECTED
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "mkfifo pkg/.gitignore pkg/.gitattributes fifo",
+        "mkfifo .git/objects/pack/pack-1.idx; echo > .git/objects/pack/pack-1.pack",
+        "mkfifo .git/objects/info/alternates; ln -s /dev/zero pkg/.gitignore",
+        "truncate -s 400M run.log; mkdir build; truncate -s 400M build/x",
+    ],
+)
+async def test_what_stalls_git_does_not_stall_the_patch(trick, after, lab):
+    patch, result = await after(f"{FIX}; {trick}")
+    assert patch == lab.files({"calc.py": FIXED}), result.output
+
+
 async def test_extracted_patch_is_graded_resolved(after, grade, lab):
     patch, _ = await after(f"{FIX}; git commit -qam done; echo junk > junk.log")
     result = await grade(lab.task, patch)
