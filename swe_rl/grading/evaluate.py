@@ -21,7 +21,7 @@ from swe_rl.errors import InfraError
 from swe_rl.grading.evaluate_pytest import RUNNER_FILES, PytestPlan
 from swe_rl.grading.graders_files import graders_files, tests_region
 from swe_rl.grading.logs import ParsedLog, parse_log, parser_of, reads_pytest
-from swe_rl.grading.patch_files import split_patch
+from swe_rl.grading.patch_files import plain_patch, split_patch
 from swe_rl.grading.patch_policy import PolicyResult, apply_policy
 from swe_rl.grading.report import judge
 from swe_rl.grading.verdict import GradeResult
@@ -110,8 +110,10 @@ class _Run:
             "secrets": f"N={self.nonce} END={self.end_code}\n".encode(),
             "remove": _names(section.old for section in test_sections if section.old and section.new != section.old),
         }
+        files["agent-plain.diff"] = plain_patch(sections)
         if patch and all(line.endswith(b"\r") for line in patch.split(b"\n")[:-1]):
             files["agent-lf.diff"] = files["agent.diff"].replace(b"\r\n", b"\n")
+            files["agent-lf-plain.diff"] = plain_patch(split_patch(files["agent-lf.diff"]))
         if self.plan:
             files["config.json"] = self.plan.config(self.workdir)
             files |= {name: _runner_file(name) for name in RUNNER_FILES}

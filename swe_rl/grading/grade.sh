@@ -2,7 +2,7 @@
 # Set by evaluate.py before this text: D (our folder, relative), BASE (commit), RUN (pytest or script), PY (interpreter or '').
 # Files in D: bundle.tar, which holds secrets (N: a word that starts every line meant for the grader; END: the exit code that
 # says "came to its end"), word1 ... (for pytest_session_proof.py), agent.diff, agent-lf.diff (CRLF removed; optional),
-# test.diff, touched (files of agent.diff, NUL-separated), pathspecs (the graders' files), remove (files that test.diff deletes).
+# agent-plain.diff and agent-lf-plain.diff (hunks alone, for patch(1); may be empty), test.diff, touched (files of agent.diff, NUL-separated), pathspecs (the graders' files), remove (files that test.diff deletes).
 
 set +aeuC +o pipefail # whatever the image's start-up files say
 say() { printf '\n%s %s\n' "$N" "$*"; }
@@ -24,8 +24,19 @@ restore_touched() {
     g cat-file -e "$BASE:$file" 2>/dev/null && g -c advice.detachedHead=false restore --source="$BASE" --worktree -- ":(literal)$file"
   done < "$D/touched"
 }
+declare -A named=()
+while IFS= read -r -d '' file; do named[$file]=1; done < "$D/touched"
+# Policy judged the files that we read in the patch: git must not read others.
+same_files() {
+  local line
+  while IFS= read -r -d '' line; do
+    line=${line#*$'\t'} line=${line#*$'\t'}
+    [ -n "${named[$line]}" ] || stop rejected "git reads a file in the patch that its headers do not name so: $line"
+  done < <(g apply --numstat -z "$1" 2> /dev/null)
+}
 try_apply() {
-  diff=$1
+  diff=$1 plain=${1%.diff}-plain.diff
+  same_files "$diff"
   g apply --whitespace=nowarn "$diff" 2> "$D/why" && { how=git-apply; return; }
   restore_touched 2>/dev/null
   g apply --whitespace=nowarn "$diff" 2> "$D/why" && { how=git-apply-on-base; return; }
@@ -33,8 +44,8 @@ try_apply() {
   GIT_INDEX_FILE="$D/three" g read-tree "$BASE" && GIT_INDEX_FILE="$D/three" g update-index -q --refresh >/dev/null
   GIT_INDEX_FILE="$D/three" g apply --whitespace=nowarn --3way "$diff" >/dev/null 2>&1 && { how=git-apply-3way; return; }
   restore_touched 2>/dev/null
-  if patch -p1 --batch --forward --fuzz=3 --dry-run -i "$diff" >/dev/null 2>&1; then
-    patch -p1 --batch --forward --fuzz=3 --no-backup-if-mismatch -r - -i "$diff" >/dev/null 2>&1 && { how=patch-fuzz; return; }
+  if [ -s "$plain" ] && patch -p1 --batch --forward --fuzz=3 --dry-run -i "$plain" >/dev/null 2>&1; then
+    patch -p1 --batch --forward --fuzz=3 --no-backup-if-mismatch -r - -i "$plain" >/dev/null 2>&1 && { how=patch-fuzz; return; }
   fi
   mv "$D/first" "$D/why"
   return 1

@@ -18,6 +18,14 @@ _HEADER_ENDS = (b"diff --git ", b"--- ", b"@@ ", b"GIT binary patch", b"Binary f
 _ESCAPE = re.compile(rb"\\([abtnvfr\"\\]|[0-3][0-7]{2})")
 _ESCAPED = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
 
+_RENAMES = {
+    b"rename from ": b"from", b"rename old ": b"from", b"copy from ": b"from",
+    b"rename to ": b"to", b"rename new ": b"to", b"copy to ": b"to",
+}  # fmt: skip
+_PLAIN_NAME = re.compile(r"[\w.+/@~ ,=-]+$")
+
+MAX_NAMES = 10_000  # characters of a header with both names that are looked at: twice the longest path
+
 SYMLINK = "120000"
 GITLINK = "160000"
 
@@ -37,6 +45,7 @@ class FilePatch:
     binary: bool
     data: bytes
     content: bytes = b""  # added lines, of text sections
+    hunks: bytes = b""  # nothing but the hunks, of text sections
 
     @property
     def paths(self) -> list[str]:
@@ -44,8 +53,9 @@ class FilePatch:
         return list(dict.fromkeys(path for path in (self.old, self.new) if path is not None))
 
     @property
-    def creates(self) -> bool:
-        return self.old is None
+    def created(self) -> str | None:
+        """The path that is there only after the section: of a new file, a rename or a copy."""
+        return self.new if self.new != self.old else None
 
 
 def split_patch(patch: bytes) -> list[FilePatch]:
@@ -78,12 +88,13 @@ def _section(lines: list[bytes], start: int) -> tuple[int, FilePatch]:
             for name in (b"old mode ", b"new mode ", b"new file mode ", b"deleted file mode ", b"index "):
                 if line.startswith(name):
                     fields[name.strip()] = line[len(name) :]
-            for name in (b"rename from ", b"rename to ", b"copy from ", b"copy to "):
+            for name, field in _RENAMES.items():
                 if line.startswith(name):
-                    fields[name.split()[1]] = _unquote(line[len(name) :])
+                    fields[field] = _unquote(line[len(name) :])
             position += 1
     binary = False
     content: list[bytes] = []
+    hunks: list[bytes] = []
     while position < len(lines) and not lines[position].startswith(b"diff --git "):
         line = lines[position]
         if line.startswith(b"--- ") and position + 1 < len(lines) and lines[position + 1].startswith(b"+++ "):
@@ -92,13 +103,15 @@ def _section(lines: list[bytes], start: int) -> tuple[int, FilePatch]:
             fields[b"---"], fields[b"+++"] = _file_name(line), _file_name(lines[position + 1])
             position += 2
         elif hunk := _HUNK.match(line):
-            position = _hunk(lines, position + 1, hunk, content)
+            end = _hunk(lines, position + 1, hunk, content)
+            hunks += lines[position:end]
+            position = end
         else:
             binary = binary or line.startswith((b"GIT binary patch", b"Binary files "))
             position += 1
-    return position, _file_patch(
-        git_line, fields, binary, b"\n".join(content), lines[start:position], position == len(lines)
-    )
+    section = _file_patch(git_line, fields, binary, b"\n".join(content), lines[start:position], position == len(lines))
+    section.hunks = b"".join(line + b"\n" for line in hunks)
+    return position, section
 
 
 def _hunk(lines: list[bytes], position: int, hunk: re.Match[bytes], content: list[bytes]) -> int:
@@ -115,6 +128,8 @@ def _hunk(lines: list[bytes], position: int, hunk: re.Match[bytes], content: lis
         elif first != b"\\":
             break  # counts that lie: what follows is read as headers again
         position += 1
+    if lines[position : position + 1] and lines[position].startswith(b"\\"):
+        position += 1  # "\ No newline at end of file"
     return position
 
 
@@ -127,8 +142,8 @@ def _file_patch(
     last: bool,
 ) -> FilePatch:
     old, new = _git_names(git_line.group(1)) if git_line else (b"", b"")
-    old = fields.get(b"from", _strip(fields[b"---"], b"a/") if b"---" in fields else old)
-    new = fields.get(b"to", _strip(fields[b"+++"], b"b/") if b"+++" in fields else new)
+    old = fields.get(b"from", _strip(fields[b"---"]) if b"---" in fields else old)
+    new = fields.get(b"to", _strip(fields[b"+++"]) if b"+++" in fields else new)
     index_mode = fields.get(b"index", b"").partition(b" ")[2]
     old_mode = fields.get(b"deleted file mode", fields.get(b"old mode", index_mode))
     new_mode = fields.get(b"new file mode", fields.get(b"new mode", index_mode))
@@ -154,12 +169,13 @@ def _git_names(rest: bytes) -> tuple[bytes, bytes]:
         end = re.match(rb'"(?:[^"\\]|\\.)*"', rest)
         if end is None:
             return b"", b""
-        return _strip(_unquote(end.group()), b"a/"), _strip(_unquote(rest[end.end() :].strip()), b"b/")
-    half = len(rest) // 2
-    if rest[half : half + 1] == b" " and rest[:half][2:] == rest[half + 1 :][2:]:
-        return _strip(rest[:half], b"a/"), _strip(rest[half + 1 :], b"b/")
+        return _strip(_unquote(end.group())), _strip(_unquote(rest[end.end() :].strip()))
+    for space in re.finditer(rb" ", rest[:MAX_NAMES]):
+        old, new = _strip(rest[: space.start()]), _strip(rest[space.end() :])
+        if old == new:
+            return old, new
     old, _, new = rest.partition(b" b/")
-    return _strip(old, b"a/"), _unquote(new)
+    return _strip(old), _unquote(new)
 
 
 def _file_name(line: bytes) -> bytes:
@@ -167,8 +183,29 @@ def _file_name(line: bytes) -> bytes:
     return _unquote(name) if name.startswith(b'"') else name.split(b"\t")[0]
 
 
-def _strip(name: bytes, prefix: bytes) -> bytes:
-    return name.removeprefix(prefix)
+def _strip(name: bytes) -> bytes:
+    """Without its first folder, whatever that is called: git applies with -p1."""
+    return name if name.startswith(b"/") else name.partition(b"/")[2] or name
+
+
+def plain_patch(sections: list[FilePatch]) -> bytes:
+    """The patch as its hunks alone under headers of ours: patch(1) finds diffs in what git and we take for remarks.
+
+    Empty where it cannot be said so: renames, binary files, changes of a mode alone, names that would have to be quoted.
+    """
+    parts = []
+    for section in sections:
+        old, new = section.old, section.new
+        name = new or old or ""
+        if section.binary or not section.hunks or (old and new and old != new) or not _PLAIN_NAME.match(name):
+            return b""
+        mode = f"new file mode {section.new_mode}\n" if old is None and section.new_mode else ""
+        if old and new and section.old_mode != section.new_mode:
+            mode = f"old mode {section.old_mode}\nnew mode {section.new_mode}\n"
+        head = f"diff --git a/{name} b/{name}\n{mode}"
+        head += f"--- {f'a/{old}' if old else '/dev/null'}\t\n+++ {f'b/{new}' if new else '/dev/null'}\t\n"
+        parts.append(head.encode() + section.hunks)
+    return b"".join(parts)
 
 
 def _unquote(name: bytes) -> bytes:

@@ -83,7 +83,7 @@ def _strip(task: Task, patch: bytes, sections: list[FilePatch], settings: Gradin
             result.junk_files += section.paths
         elif any(is_test_file(graders, path, everywhere=everywhere) for path in paths):
             result.test_files += section.paths
-        elif any(is_config_file(path) or (section.creates and is_shadow(path, roots)) for path in paths):
+        elif any(is_config_file(path) or (path == section.created and is_shadow(path, roots)) for path in paths):
             result.config_files += section.paths
         else:
             kept.append(section)

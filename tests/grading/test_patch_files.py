@@ -10,7 +10,7 @@ import pytest
 from swe_rl.agent.replay_steps import read_trajectory
 from swe_rl.config.grading import GradingSettings
 from swe_rl.grading.graders_files import graders_files
-from swe_rl.grading.patch_files import PatchFormatError, split_patch, unsafe_paths
+from swe_rl.grading.patch_files import PatchFormatError, plain_patch, split_patch, unsafe_paths
 from swe_rl.grading.patch_policy import apply_policy
 from swe_rl.tasks.load import load_tasks
 from swe_rl.types import Task, Verdict
@@ -37,7 +37,7 @@ def test_names_modes_and_kinds(lab):
         "100755",
         "100644",
     )
-    assert sections["README.md"].new is None and not sections["README.md"].creates
+    assert sections["README.md"].new is None and sections["README.md"].created is None
     assert sections["pkg/a b ü.py"].old == "pkg/text.py"
     assert sections["l2"].new_mode == "120000" and sections["l2"].content == b"calc.py"
 
@@ -53,6 +53,36 @@ def test_a_hunk_line_that_looks_like_a_header_is_none():
 def test_what_is_no_patch(data):
     with pytest.raises(PatchFormatError):
         split_patch(data)
+
+
+@pytest.mark.parametrize(
+    "words", [("rename old", "rename new"), ("rename from", "rename to"), ("copy from", "copy to")]
+)
+def test_every_word_for_a_new_path(words):
+    head = b"diff --git a/README.md b/README.md\n%s README.md\n%s pytest.py\n" % tuple(word.encode() for word in words)
+    section = split_patch(head + b"@@ -1 +1 @@\n-x\n+y\n")[0]
+    assert (section.paths, section.created) == (["README.md", "pytest.py"], "pytest.py")
+
+
+@pytest.mark.parametrize("prefixes", [(b"a", b"b"), (b"old", b"new"), (b"x", b"x")])
+def test_the_first_folder_is_no_part_of_a_name(prefixes):
+    assert split_patch(b"--- %s/p/c.py\n+++ %s/p/c.py\n@@ -1 +1 @@\n-x\n+y\n" % prefixes)[0].paths == ["p/c.py"]
+    assert split_patch(b"diff --git %s/p/c.py %s/p/c.py\nold mode 100644\nnew mode 100755\n" % prefixes)[0].paths == [
+        "p/c.py"
+    ]
+
+
+def test_for_patch_there_are_hunks_alone():
+    patch = (
+        b"note\n--- a/README.md\n+++ b/README.md\n@@ -1 +1,2 @@\n # calc\n+x\n\\ No newline at end of file\n"
+        b"*** /dev/null\n--- b/conftest.py\n***************\n  --- a/x\n  +++ b/x\n  @@ -0,0 +1 @@\n  +x\nIndex: pytest.ini\n"
+    )
+    assert plain_patch(split_patch(patch)) == (
+        b"diff --git a/README.md b/README.md\n--- a/README.md\t\n+++ b/README.md\t\n@@ -1 +1,2 @@\n # calc\n+x\n"
+        b"\\ No newline at end of file\n"
+    )
+    for odd in (b"GIT binary patch\nliteral 0\n", b"new file mode 100644\n"):
+        assert plain_patch(split_patch(patch + b"diff --git a/x b/x\n" + odd)) == b""
 
 
 def test_rubbish_never_raises_anything_else(lab):
