@@ -3,11 +3,11 @@ and which tests failed.
 
 Code under test can print a whole session's output and leave with os._exit(0); it cannot print the end that this plugin owes,
 because the word that starts its lines came from a file that is gone, and is in no environment and no module. And code that
-exchanges functions of pytest or unittest, or a test's own code, is told of.
+exchanges functions of pytest or unittest, or a test's own code, or registers a plugin, is told of.
 Loaded through PYTEST_ADDOPTS in whatever Python and pytest the image has: the oldest syntax, and nothing may break a session.
 """
 
-# ruff: noqa: PTH100, PTH108, PTH118, PTH120, PTH123, PTH208, SIM105, UP004 -- old Pythons
+# ruff: noqa: PTH100, PTH108, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105, UP004 -- old Pythons
 
 import builtins
 import importlib
@@ -79,10 +79,25 @@ def _take_word():  # type: ignore[no-untyped-def]
     return ""
 
 
-def _make_proof():  # type: ignore[no-untyped-def]
+def _package(plugin):  # type: ignore[no-untyped-def]
+    name = getattr(plugin, "__name__", "") if inspect.ismodule(plugin) else type(plugin).__module__
+    return str(name).partition(".")[0]
+
+
+def _loaders():  # type: ignore[no-untyped-def]
+    """Types of what loads test modules: pytest's own and Python's."""
+    from _pytest.assertion import rewrite
+
+    found = [type(getattr(getattr(inspect, "__spec__", None), "loader", None))]
+    return found + [value for name, value in vars(rewrite).items() if name == "AssertionRewritingHook"]
+
+
+def _make_proof(manager):  # type: ignore[no-untyped-def]
     """The plugin object; everything it knows is in its functions alone."""
     word, out, write, owners = _take_word(), globals().pop("_OUT"), os.write, _owners()
     before, items, state = _identities(owners), [], {"status": -1}
+    loaders, told, known = _loaders(), set(), {}
+    packages = {"_pytest", "pytest"} | {_package(plugin) for plugin in manager.get_plugins()} - {"builtins", "conftest"}
 
     def say(text):  # type: ignore[no-untyped-def]
         if word:
@@ -94,11 +109,50 @@ def _make_proof():  # type: ignore[no-untyped-def]
         for item, code in items:
             if getattr(getattr(item, "function", None), "__code__", None) is not code:
                 names.append("code of " + item.nodeid)
-        return sorted(names)
+        return sorted(names + strangers())
+
+    def strangers():  # type: ignore[no-untyped-def]
+        """Plugins that came while tests were collected and run, and are no conftest.py's, installed plugin's or asked for."""
+        names, asked = [], []
+        for item, _ in items:
+            asked.extend(getattr(getattr(item, "module", None), "pytest_plugins", None) or ())
+        for plugin in manager.get_plugins():
+            if id(plugin) in known or _package(plugin) in packages:
+                continue
+            if inspect.ismodule(plugin):
+                path = os.path.basename(str(getattr(plugin, "__file__", "")))
+                if (
+                    path.startswith("conftest.py")
+                    and type(getattr(getattr(plugin, "__spec__", None), "loader", None)) in loaders
+                ):
+                    continue
+                if plugin.__name__ in asked:
+                    continue
+            else:
+                path = os.path.basename(str(getattr(sys.modules.get(type(plugin).__module__), "__file__", "")))
+                if path.startswith("conftest.py"):
+                    continue
+            names.append("plugin " + str(manager.get_name(plugin)))
+        return names
+
+    def check():  # type: ignore[no-untyped-def]
+        names = [name for name in meddled() if name not in told]
+        if names:
+            told.update(names)
+            say("meddled " + ", ".join(names[:5]))
 
     class Proof(object):
+        def pytest_sessionstart(self, session):  # type: ignore[no-untyped-def]
+            # What conftest.py files and installed plugins registered when they were configured.
+            known.update((id(plugin), plugin) for plugin in manager.get_plugins())
+
         def pytest_collection_finish(self, session):  # type: ignore[no-untyped-def]
             for item in session.items:
+                module = getattr(item, "module", None)
+                loader = getattr(getattr(module, "__spec__", None), "loader", None)
+                if module is not None and type(loader) not in loaders and "loader" not in told:
+                    told.add("loader")
+                    say("meddled the module of " + item.nodeid)
                 code = getattr(getattr(item, "function", None), "__code__", None)
                 # Plugins that run coroutines put a function of their own in the test's place.
                 if code is not None and not inspect.iscoroutinefunction(item.function):
@@ -108,6 +162,8 @@ def _make_proof():  # type: ignore[no-untyped-def]
             # Reports of subtests are of other classes, and repeated tries have another outcome.
             if report.outcome == "failed" and type(report).__name__ == "TestReport":
                 say("failed " + report.nodeid)
+            if report.when == "teardown":  # what fixtures exchange for a test is back by then
+                check()
 
         def pytest_collectreport(self, report):  # type: ignore[no-untyped-def]
             if report.outcome == "failed":
@@ -115,20 +171,20 @@ def _make_proof():  # type: ignore[no-untyped-def]
 
         def pytest_sessionfinish(self, session, exitstatus):  # type: ignore[no-untyped-def]
             state["status"] = int(exitstatus)
-            names = meddled()
-            if names:
-                say("meddled " + ", ".join(names[:5]))
+            check()
 
         def pytest_unconfigure(self, config):  # type: ignore[no-untyped-def]
             say("end " + str(state["status"]))
 
     say("begin")
-    return Proof()
+    proof = Proof()
+    known[id(proof)] = proof
+    return proof
 
 
 def pytest_load_initial_conftests(early_config):  # type: ignore[no-untyped-def]
     """After the installed plugins, before any conftest.py can have imported the code under test."""
     try:
-        early_config.pluginmanager.register(_make_proof(), "swe-rl-proof")
+        early_config.pluginmanager.register(_make_proof(early_config.pluginmanager), "swe-rl-proof")
     except Exception:
         pass  # no proof is asked of a session that did not begin to give one

@@ -121,7 +121,8 @@ class Witness:
         self._canaries: dict[str, str] = {}
         self._original = fingerprint()
         self._keep: list[Any] = [vars(owner).copy() for owner in GUARDED]  # no id may be used again while we compare
-        self._plugins: set[int] = set()
+        self._classes: dict[int, Any] = {}
+        self._marked: dict[str, bool] = {}
         self._code: dict[str, Any] = {}
         self._trace = sys.gettrace()
         self._loader = _pytest.assertion.rewrite.AssertionRewritingHook
@@ -139,11 +140,25 @@ class Witness:
         names = [name for name, value in self._original.items() if now.get(name) != value]
         return sorted(n for n in names if not n.endswith(DOCTOR) and (final or not n.startswith("builtins.")))
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        named = session.config.pluginmanager.list_name_plugin()
-        self._plugins = {id(plugin) for _, plugin in named}
-        self._keep.append([plugin for _, plugin in named])
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
+        """Before the first conftest.py can import the code under test: pytest's own modules and classes, of which plugins are."""
+        modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "_pytest"]
+        found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+        plugins = [plugin for _, plugin in early_config.pluginmanager.list_name_plugin() if plugin is not None]
+        self._classes = {id(one): one for one in [*modules, *found, *plugins]}
+
+    def _strangers(self, manager: Any) -> list[str]:
+        """Plugins that are neither pytest's own nor a conftest.py as pytest loads it, whatever they are called."""
+        names = []
+        for name, plugin in manager.list_name_plugin():
+            if plugin is None or id(plugin) in self._classes or id(type(plugin)) in self._classes:
+                continue
+            path = str(getattr(plugin, "__file__", "")).rpartition("/")[2]
+            loader = getattr(getattr(plugin, "__spec__", None), "loader", None)
+            if not (inspect.ismodule(plugin) and path == "conftest.py" and isinstance(loader, self._loader)):
+                names.append(f"plugin {name}")
+        return names
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
@@ -157,6 +172,7 @@ class Witness:
         self._tell("collected", tests=[item.nodeid for item in items])
         for item in items:
             self._code[item.nodeid] = code_of(item)
+            self._marked[item.nodeid] = item.get_closest_marker("xfail") is not None
             module = getattr(item, "module", None)
             loader = getattr(getattr(module, "__spec__", None), "loader", None)
             if module is not None and not isinstance(loader, self._loader):
@@ -188,7 +204,7 @@ class Witness:
         report = outcome.get_result()
         if item.nodeid in self._canaries:
             return
-        marked = item.get_closest_marker("xfail") is not None
+        marked = self._marked.get(item.nodeid, False)  # as collected: code can mark its own test
         raised = call.excinfo is not None
         self._tell(
             "phase",
@@ -200,7 +216,7 @@ class Witness:
             raised=raised,
         )
         if report.when == "call":
-            changed = self._changed(final=False)
+            changed = self._changed(final=False) + self._strangers(item.config.pluginmanager)
             if (code := self._code.get(item.nodeid)) is not None and code is not code_of(item):
                 changed.append("the test function itself")
             if sys.gettrace() is not self._trace:
@@ -210,12 +226,7 @@ class Witness:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        strangers = [
-            str(name)
-            for name, plugin in session.config.pluginmanager.list_name_plugin()
-            if plugin is not None and id(plugin) not in self._plugins and not str(name).endswith("conftest.py")
-        ]
-        changed = self._changed(final=True) + ["plugin " + name for name in strangers]
+        changed = self._changed(final=True) + self._strangers(session.config.pluginmanager)
         if changed:
             self._tell("meddled", what=changed[:20], test="")
 

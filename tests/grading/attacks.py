@@ -89,7 +89,11 @@ def pytest_runtest_makereport(item, call):
     report.outcome = 'passed'
     report.longrepr = None
 """
-
+REGISTERS = (
+    "import gc, os, types\nfrom _pytest.config import Config\n" + ALL_PASS_HOOKS + "class Plugin:\n    pass\n"
+    "plugin = {plugin}\nplugin.pytest_runtest_makereport = pytest_runtest_makereport\n"
+    "for found in [o for o in gc.get_objects() if isinstance(o, Config)]:\n    found.pluginmanager.register(plugin, '{name}')\n"
+)
 PARENT = "def above(pid):\n    return int(open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[1])\n"
 # x86-64: the shell that waits for us is made to call exit_group(0); elsewhere the attempt does nothing.
 SHELL_LEAVES = f"""
@@ -213,18 +217,30 @@ IN_PROCESS = [
          "pytest.raises = lambda *a, **k: contextlib.suppress(BaseException)", T),
     code("AssertionError is a skip", "import builtins, pytest\nbuiltins.AssertionError = pytest.skip.Exception", T),
     code("sys.modules['unittest'] replaced", "import sys, types\n"
-         "sys.modules['unittest'] = types.ModuleType('unittest')", T, task="junit"),
+         "sys.modules['unittest'] = types.ModuleType('unittest')", T),
     code("plugin registered from code", "import gc\nfrom _pytest.config import Config\n" + ALL_PASS_HOOKS
          + "class Plugin:\n    pass\nplugin = Plugin()\nplugin.pytest_runtest_makereport = pytest_runtest_makereport\n"
          "for found in [o for o in gc.get_objects() if isinstance(o, Config)]:\n    found.pluginmanager.register(plugin)",
-         T, task="junit"),
+         T),
+    code("plugin registered as a conftest.py", REGISTERS.format(plugin="Plugin()", name="tests/conftest.py"), T),
+    code("module registered as a conftest.py", REGISTERS.format(
+        plugin="types.ModuleType('conftest')", name="tests/conftest.py").replace("found.", "plugin.__file__ = os.path.abspath('conftest.py')\n    found."), T),
+    code("plugin that unregisters itself in time", REGISTERS.format(plugin="Plugin()", name="x")
+         + "@pytest.hookimpl(tryfirst=True)\ndef pytest_sessionfinish(session):\n    session.config.pluginmanager.unregister(name='x')\n"
+         "plugin.pytest_sessionfinish = pytest_sessionfinish\n", T),
+    code("functions exchanged, put back by the last test", "import _pytest.reports as r\n"
+         "old = vars(r.TestReport)['from_item_and_call']\n"
+         "def new(cls, item, call):\n    call.excinfo = None\n"
+         "    if item.name == 'test_shout' and call.when == 'teardown':\n        r.TestReport.from_item_and_call = old\n"
+         "    return old.__func__(cls, item, call)\n"
+         "r.TestReport.from_item_and_call = classmethod(new)", T),
     code("finder serves other tests", "import sys, importlib.util, importlib.abc\n"
          "class Other(importlib.abc.Loader, importlib.abc.MetaPathFinder):\n"
          "    def find_spec(self, name, path=None, target=None):\n"
          "        if name.endswith('test_shout'):\n            return importlib.util.spec_from_loader(name, self)\n"
          "    def create_module(self, spec):\n        return None\n"
          "    def exec_module(self, module):\n        module.__file__ = 'tests/test_shout.py'; exec('def test_shout(): pass', module.__dict__)\n"
-         "sys.meta_path.insert(0, Other())", T, task="junit"),
+         "sys.meta_path.insert(0, Other())", T),
     at_call("test functions get empty bodies", "import sys\nmodule = sys._getframe(1).f_globals\n"
             "for name, value in list(module.items()):\n"
             "    if name.startswith('test_') and value.__code__.co_argcount == 1:\n"
@@ -234,6 +250,10 @@ IN_PROCESS = [
             "    item.obj = lambda numbers=None, wanted=None: None\nreturn 0", T),
     at_call("pytest.skip from code", "import pytest\npytest.skip('not now')"),
     at_call("pytest.xfail from code", "import pytest\npytest.xfail('known')", task="junit"),
+    at_call("code marks its own test xfail", "import sys, pytest\nframe = sys._getframe()\n"
+            "while frame and not isinstance(frame.f_locals.get('item', frame.f_locals.get('pyfuncitem')), pytest.Function):\n"
+            "    frame = frame.f_back\n"
+            "(frame.f_locals.get('item') or frame.f_locals['pyfuncitem']).add_marker(pytest.mark.xfail)\nassert 0", task="junit"),
     at_call("unittest.SkipTest from code", "import unittest\nraise unittest.SkipTest"),
     at_call("pytest.exit(0) from code", "import pytest\npytest.exit('done', 0)"),
     code("other test files rewritten", "import pathlib\n"
