@@ -10,6 +10,7 @@ from types import TracebackType
 from swe_rl.errors import InfraError, UsageError
 
 CONNECT_SECONDS = 15.0
+PUT_SECONDS = 120.0  # without a sign of life while a file is written
 MAX_OUTPUT = 1_000_000  # bytes kept of a remote command's output
 
 
@@ -107,6 +108,7 @@ class Host:
         """Write a file over sftp. Raises SshError."""
         try:
             with self._client.open_sftp() as sftp, sftp.open(path, "wb") as file:
+                file.settimeout(PUT_SECONDS)
                 file.chmod(mode)
                 file.write(data)
         except Exception as error:
