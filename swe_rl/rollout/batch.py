@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swe_rl.grading.cheat_scan import cheat_metrics
+from swe_rl.grading.defence_metrics import defence_metrics
 from swe_rl.rollout.audit import TokenAudit
 from swe_rl.rollout.run_one import AttemptResult
 from swe_rl.types import Sample
@@ -101,6 +102,7 @@ def step_metrics(results: Sequence[AttemptResult], kept: Sequence[AttemptResult]
     for stage, seconds in counts["seconds_by_stage"].items():
         metrics[f"seconds_mean/{stage}"] = seconds / len(results)
     metrics |= cheat_metrics(result.cheats for result in results)
+    metrics |= defence_metrics(result.defences for result in results)
     versions = [version for result in counting for version in result.weight_versions]
     if versions:
         metrics["weight_version_min"], metrics["weight_version_max"] = min(versions), max(versions)

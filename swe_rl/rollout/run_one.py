@@ -11,6 +11,7 @@ from typing import Any
 
 from swe_rl.errors import UsageError
 from swe_rl.grading.cheat_scan import scan_trajectory
+from swe_rl.grading.defence_metrics import defences_met
 from swe_rl.rollout.attempt import save_attempt
 from swe_rl.rollout.audit import TokenAudit, audit_attempt
 from swe_rl.rollout.functions import RolloutFunctions
@@ -43,6 +44,7 @@ class AttemptResult:
     retries: int = 0
     verdict_from_cache: bool = False
     cheats: list[str] = field(default_factory=list)  # kinds of known cheats that were seen, see grading.cheat_scan
+    defences: list[str] = field(default_factory=list)  # of the grader, that it ran into; see grading.defence_metrics
     timings: dict[str, float] = field(default_factory=dict)
     weight_versions: list[int] = field(default_factory=list)  # sorted, distinct
 
@@ -130,6 +132,7 @@ def _result(
         result.verdict_from_cache = bool(trajectory.verdict_detail.get("cached"))
         result.timings = dict(trajectory.timings)
         result.weight_versions = sorted({v for turn in trajectory.turns for v in turn.weight_versions})
+        result.defences = defences_met(trajectory.verdict_detail)
         result.cheats = sorted({finding.kind for finding in scan_trajectory(trajectory)})
         runtime.forget(attempt.attempt_id)
     for one in samples:  # the task goes no further: a training batch must not carry issue texts and gold patches

@@ -212,6 +212,7 @@ async def test_shared_verdicts_hidden_history_and_cheats_are_in_the_metrics(make
     metrics = (await rollouts.rollout(0)).metrics
     assert metrics["verdict_cache/graded"] == 2 and metrics["verdict_cache/cache_share"] == 0.5
     assert sum(value for name, value in metrics.items() if name.startswith("history/")) > 0
+    assert metrics["defence/harness_changed"] == metrics["defence/test_files_left_out"] == 0.0
     assert metrics["cheat/reads_git_history"] == metrics["cheat/any"] == 0.25 and metrics["cheat/fetches_url"] == 0.0
 
 
