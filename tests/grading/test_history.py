@@ -37,6 +37,7 @@ def _future(copy, how: str) -> str:
     elif how == "remote":
         git(copy, "remote", "add", "origin", "https://example.org/x.git")
         git(copy, "update-ref", "refs/remotes/origin/main", fix)
+        git(copy, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main")
     elif how == "packed refs":
         git(copy, "pack-refs", "--all")
     elif how == "stash":
@@ -90,6 +91,33 @@ async def test_fix_cannot_be_read(how, lab, bubblewrap, tmp_path):
     assert "READ" not in result.output
     assert "unreachable" not in result.output and "the fix" not in result.output
     assert (await sandbox.exec("git log --oneline | wc -l; git show HEAD:calc.py", timeout=30)).output.startswith("1\n")
+
+
+async def test_a_submodules_future_cannot_be_read(lab, bubblewrap, tmp_path):
+    """Its objects lie in a store of their own below .git/modules, with branches that HEAD does not reach."""
+    copy = _copy(lab, tmp_path)
+    git(copy, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(lab.repo), "vendor/lib")
+    git(copy, "commit", "-q", "-m", "with a submodule")
+    base = git(copy, "rev-parse", "HEAD").decode().strip()
+    blob = _future(copy / "vendor" / "lib", "packed refs")
+    store = copy / ".git" / "modules" / "vendor" / "lib"
+    assert git(store, "--git-dir=.", "cat-file", "-t", blob) == b"blob\n"
+    archive = tmp_path / "future.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(copy, arcname=".")
+    task = replace(lab.task, archive=str(archive), base_commit=base)
+    sandbox = await bubblewrap.open(task, deadline=Deadline(60), purpose="agent")
+    assert bubblewrap.counts == {"hidden": 1}
+    look = (
+        f"cd vendor/lib && git cat-file -e {blob} && echo READ; git log --all --oneline; git for-each-ref;"
+        "git remote; git reflog; git status --short; git show HEAD:README.md; cd ../..; git status --short; git submodule status"
+    )
+    output = (await sandbox.exec(look, timeout=30)).output
+    assert "READ" not in output and "the fix" not in output and "origin" not in output
+    assert "# calc" in output and " M " not in output and "?? " not in output
+    await sandbox.close()
+    report = await hide_future(await bubblewrap.open(task, deadline=Deadline(60), purpose="grade"), base, timeout=30)
+    assert report.state == "clean"
 
 
 async def test_head_beyond_the_base_keeps_its_files_only(lab, bubblewrap, tmp_path):
