@@ -11,8 +11,11 @@ from pathlib import Path
 from rich.progress import Progress
 
 from swe_rl.config import Config
+from swe_rl.config.load import load_config
 from swe_rl.deadline import Deadline
+from swe_rl.errors import InfraError
 from swe_rl.grading.grader import grade_empty, grade_patch
+from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.protocol import SandboxProvider
 from swe_rl.sandbox.provider import open_provider
 from swe_rl.tasks.synth.recipe import Recipe, build_task
@@ -25,23 +28,35 @@ SAVE_EVERY = 9
 
 
 async def certify_task(task: Task, provider: SandboxProvider, settings: Config) -> tuple[bool, bool]:
-    """(certified, flaky) of one task by the real grader, in fresh sandboxes, without remembered verdicts."""
+    """(certified, flaky) of one task by the real grader, in fresh sandboxes, without remembered verdicts.
+
+    Raises InfraError where the infrastructure failed: that says nothing about the task.
+    """
     task = dataclasses.replace(task, flaky=None, certified=None)
     gold = [
-        (await grade_patch(task, task.patch.encode(), provider, settings, Deadline(GRADE_TIMEOUT))).verdict
+        _known(await grade_patch(task, task.patch.encode(), provider, settings, Deadline(GRADE_TIMEOUT)))
         for _ in range(GOLD_RUNS)
     ]
     resolved = gold.count(Verdict.RESOLVED)
     if resolved < GOLD_RUNS:
         return False, resolved > 0
-    empty = (await grade_empty(task, provider, Deadline(GRADE_TIMEOUT))).verdict
+    empty = _known(await grade_empty(task, provider, Deadline(GRADE_TIMEOUT)))
     return empty is Verdict.UNRESOLVED, False
+
+
+def _known(result: GradeResult) -> Verdict:
+    if result.verdict is Verdict.INFRA_ERROR:
+        raise InfraError(f"grading failed: {result.detail.get('reason')}")
+    return result.verdict
 
 
 def certify_recipes(
     recipes: list[Recipe], tree: dict[str, bytes], out: Path, package: str, save: Callable[[], None]
 ) -> None:
-    """Certify those recipes that never were, in place; `save` is called now and then, so that an interruption loses little."""
+    """Certify those recipes that never were, in place; `save` is called now and then, so that an interruption loses little.
+
+    The sandbox is that of the environment (SWE_RL_SANDBOX). Raises InfraError after the rest of a batch is saved.
+    """
     waiting = [index for index, recipe in enumerate(recipes) if recipe.certified is None]
     if waiting:
         asyncio.run(_certify(waiting, recipes, tree, out, package, save))
@@ -55,7 +70,7 @@ async def _certify(
     package: str,
     save: Callable[[], None],
 ) -> None:
-    settings = Config(verdict_cache=False)
+    settings = load_config([]).config.model_copy(update={"verdict_cache": False})
     provider = await open_provider(settings)
     gate = asyncio.Semaphore(CONCURRENCY)
     try:
@@ -71,7 +86,11 @@ async def _certify(
                     progress.advance(bar)
 
             for low in range(0, len(waiting), SAVE_EVERY):
-                await asyncio.gather(*(one(index) for index in waiting[low : low + SAVE_EVERY]))
+                batch = [one(index) for index in waiting[low : low + SAVE_EVERY]]
+                results = await asyncio.gather(*batch, return_exceptions=True)
                 save()
+                for result in results:
+                    if result is not None:
+                        raise result
     finally:
         await provider.aclose()
