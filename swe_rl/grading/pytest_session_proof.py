@@ -80,8 +80,9 @@ def _take_word():  # type: ignore[no-untyped-def]
 
 
 def _package(plugin):  # type: ignore[no-untyped-def]
-    name = getattr(plugin, "__name__", "") if inspect.ismodule(plugin) else type(plugin).__module__
-    return str(name).partition(".")[0]
+    if inspect.ismodule(plugin):
+        return plugin.__name__.partition(".")[0]
+    return str((plugin if inspect.isclass(plugin) else type(plugin)).__module__).partition(".")[0]
 
 
 def _loaders():  # type: ignore[no-untyped-def]
@@ -96,7 +97,7 @@ def _make_proof(manager):  # type: ignore[no-untyped-def]
     """The plugin object; everything it knows is in its functions alone."""
     word, out, write, owners = _take_word(), globals().pop("_OUT"), os.write, _owners()
     before, items, state = _identities(owners), [], {"status": -1}
-    loaders, told, known = _loaders(), set(), {}
+    loaders, told, known, asked, plugins_own = _loaders(), set(), {}, set(), {}
     packages = {"_pytest", "pytest"} | {_package(plugin) for plugin in manager.get_plugins()} - {"builtins", "conftest"}
 
     def say(text):  # type: ignore[no-untyped-def]
@@ -105,7 +106,11 @@ def _make_proof(manager):  # type: ignore[no-untyped-def]
 
     def meddled():  # type: ignore[no-untyped-def]
         after = _identities(owners)
-        names = [name for name, value in before.items() if not _same(value, after.get(name, ()))]
+        names = []
+        for name, value in before.items():
+            now = after.get(name, ())
+            if not _same(value, now) and not _same(plugins_own.get(name, value), now):
+                names.append(name)
         for item, code in items:
             if getattr(getattr(item, "function", None), "__code__", None) is not code:
                 names.append("code of " + item.nodeid)
@@ -113,9 +118,7 @@ def _make_proof(manager):  # type: ignore[no-untyped-def]
 
     def strangers():  # type: ignore[no-untyped-def]
         """Plugins that came while tests were collected and run, and are no conftest.py's, installed plugin's or asked for."""
-        names, asked = [], []
-        for item, _ in items:
-            asked.extend(getattr(getattr(item, "module", None), "pytest_plugins", None) or ())
+        names = []
         for plugin in manager.get_plugins():
             if id(plugin) in known or _package(plugin) in packages:
                 continue
@@ -143,8 +146,19 @@ def _make_proof(manager):  # type: ignore[no-untyped-def]
 
     class Proof(object):
         def pytest_sessionstart(self, session):  # type: ignore[no-untyped-def]
-            # What conftest.py files and installed plugins registered when they were configured.
+            # What conftest.py files and installed plugins registered, and what those plugins exchanged, to do their work.
+            for name, value in _identities(owners).items():
+                scope = getattr(getattr(value[0], "__func__", value[0]), "__globals__", {})
+                package = str(scope.get("__name__")).partition(".")[0]
+                if package in packages - {"_pytest", "pytest"} and scope is vars(
+                    sys.modules.get(scope["__name__"], os)
+                ):
+                    plugins_own[name] = value
             known.update((id(plugin), plugin) for plugin in manager.get_plugins())
+
+        def pytest_itemcollected(self, item):  # type: ignore[no-untyped-def]
+            more = getattr(getattr(item, "module", None), "pytest_plugins", None) or ()
+            asked.update([more] if isinstance(more, str) else more)
 
         def pytest_collection_finish(self, session):  # type: ignore[no-untyped-def]
             for item in session.items:

@@ -319,10 +319,21 @@ def _hidden(indent: str, context: bool) -> bytes:
     lines = ALL_PASS_HOOKS.strip("\n").split("\n")
     readme = "diff --git a/README.md b/README.md\n--- a/README.md\n+++ b/README.md\n@@ -1,2 +1,3 @@\n # calc\n+x\n not there\n"
     if context:
-        hidden = ["*** /dev/null", "--- b/tests/conftest.py", "***************", "*** 0 ****", f"--- 1,{len(lines)} ----"]
+        hidden = [
+            "*** /dev/null",
+            "--- b/tests/conftest.py",
+            "***************",
+            "*** 0 ****",
+            f"--- 1,{len(lines)} ----",
+        ]
         hidden += [f"+ {line}" for line in lines]
     else:
-        hidden = ["--- /dev/null", "+++ b/tests/conftest.py", f"@@ -0,0 +1,{len(lines)} @@", *(f"+{line}" for line in lines)]
+        hidden = [
+            "--- /dev/null",
+            "+++ b/tests/conftest.py",
+            f"@@ -0,0 +1,{len(lines)} @@",
+            *(f"+{line}" for line in lines),
+        ]
     return (readme + "".join(f"{indent}{line}\n" for line in hidden)).encode()
 
 

@@ -55,7 +55,7 @@ CHEATS = {
 }
 
 
-def session(folder: Path, code: str, words: list[str]) -> tuple[int, list[str]]:
+def session(folder: Path, code: str, words: list[str], *more: str) -> tuple[int, list[str]]:
     """Exit code of a session as grade.sh starts it, and what it said after the words."""
     proof = folder / "proof"
     proof.mkdir(exist_ok=True)
@@ -69,7 +69,7 @@ def session(folder: Path, code: str, words: list[str]) -> tuple[int, list[str]]:
         **os.environ, "PYTHONPATH": str(proof), "SWE_RL_PYTHONPATH": "", "PYTEST_ADDOPTS": "-p swe_rl_session",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_m.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_m.py", *more]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, [line for line in (done.stdout + done.stderr).split("\n") if line.startswith("word-")]
 
@@ -80,6 +80,27 @@ def test_an_honest_session_says_begin_and_end_and_takes_one_word(tmp_path: Path)
     assert (code, said) == (1, [f"word-a {text}" for text in ("begin", *failed, "end 1")])
     assert session(tmp_path, HONEST, [])[1] == [line.replace("word-a", "word-b") for line in said]
     assert session(tmp_path, HONEST, []) == (1, [])
+
+
+def test_what_honest_plugins_and_tests_do_is_not_told(tmp_path: Path) -> None:
+    """An installed plugin that exchanges a function and registers another, a conftest.py that does so, pytest's own classes."""
+    (tmp_path / "installed.py").write_text(
+        "from _pytest.unittest import TestCaseFunction\nold = TestCaseFunction.addSkip\n"
+        "def skip(self, *rest): old(self, *rest)\nclass Late: pass\n"
+        "def pytest_configure(config): TestCaseFunction.addSkip = skip\n"
+        "def pytest_collection_finish(session): session.config.pluginmanager.register(Late(), 'late')\n"
+    )
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    (folder / "conftest.py").write_text(
+        "class Mine: pass\ndef pytest_runtest_setup(item):\n    m = item.config.pluginmanager\n"
+        "    m.hasplugin('mine') or m.register(Mine(), 'mine')\n"
+    )
+    (folder / "test_sub.py").write_text("pytest_plugins = ['helper', 'pytester']\ndef test_sub(h): pass\n")
+    (tmp_path / "helper.py").write_text("import pytest\n@pytest.fixture\ndef h(): pass\n")
+    assert [line.split()[1] for line in session(tmp_path, HONEST, ["word-a"], "-p", "installed", "sub/test_sub.py")[1]] == [
+        "begin", "failed", "failed", "end",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CHEATS)
