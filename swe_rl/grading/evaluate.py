@@ -44,6 +44,7 @@ unset swe_rl_name swe_rl_word; }} 2> /dev/null <<'swe-rl-words'
 {words}swe-rl-words
 """
 _PYTEST = re.compile(r"(?:^|[;&|(]|-m)[ \t]*(?:\w+=\S*[ \t]+)*(?:\S*/)?py\.?test\b", re.MULTILINE)
+_PATH_ANEW = re.compile(r"\bPYTHONPATH=(?![^\s;&|]*\$\{?PYTHONPATH)")  # without the old value
 _OWN_ENVIRONMENT = re.compile(r"\b(?:tox|nox|sudo)\b|\benv\b.* -i\b")
 CONFTESTS = ":(glob)**/conftest.py"
 
@@ -119,7 +120,8 @@ class _Run:
             files |= {name: _runner_file(name) for name in RUNNER_FILES}
         else:
             files["eval.sh"] = self._script().encode("utf-8", "surrogateescape")
-            files[SESSION_PROOF] = _runner_file(SESSION_PROOF)
+            if self._reaches_pytest():
+                files[SESSION_PROOF] = _runner_file(SESSION_PROOF)
             if START_MARKER not in eval_script_for(self.task):
                 files |= {name: word.encode() for name, word in self._named_words()}
         packed = io.BytesIO()
@@ -240,13 +242,20 @@ class _Run:
         parsed.complete = not parsed.problems
         return parsed, log
 
-    def _runs_pytest(self) -> bool:
-        """Whether the tests are a pytest session that finds our plugin; runners that clean the environment do not."""
+    def _reaches_pytest(self) -> bool:
+        """Whether the environment that names our plugin and says where it lies reaches the tests whole, or not at all.
+
+        tox may hand on PYTEST_ADDOPTS but not PYTHONPATH (sphinx's does): pytest would end at a plugin that it cannot find.
+        """
         script = eval_script_for(self.task)
-        tests = tests_region(script)
-        if _OWN_ENVIRONMENT.search(tests) or "PYTEST_ADDOPTS" in script:
+        return not (_OWN_ENVIRONMENT.search(tests_region(script)) or _PATH_ANEW.search(script))
+
+    def _runs_pytest(self) -> bool:
+        """Whether the tests are a pytest session that must have found our plugin."""
+        script = eval_script_for(self.task)
+        if not self._reaches_pytest() or "PYTEST_ADDOPTS" in script:
             return False
-        return reads_pytest(self.task) or bool(_PYTEST.search(tests))
+        return reads_pytest(self.task) or bool(_PYTEST.search(tests_region(script)))
 
     def _sessions(self, log: str) -> tuple[list[list[str]], str]:
         """What each pytest session said of itself, and the log without it."""

@@ -91,9 +91,13 @@ if [ "$RUN" = pytest ]; then
   "$PY" -I "$D/pytest_runner.py" "$D/config.json"
 else
   # A session of pytest says when it begins and how it ends (pytest_session_proof.py); other runners do not notice.
-  proof=$(mktemp -d) && cp "$D/pytest_session_proof.py" "$proof/swe_rl_session.py" && mv "$D"/word* "$proof" 2> /dev/null
-  export SWE_RL_PROOF=$proof SWE_RL_PYTHONPATH=${PYTHONPATH-} PYTHONPATH=$proof${PYTHONPATH:+:$PYTHONPATH}
-  export PYTEST_ADDOPTS="-p swe_rl_session"
+  proof=$(mktemp -d)
+  export SWE_RL_PROOF=$proof
+  mv "$D"/word* "$proof" 2> /dev/null
+  if [ -f "$D/pytest_session_proof.py" ]; then
+    cp "$D/pytest_session_proof.py" "$proof/swe_rl_session.py"
+    export SWE_RL_PYTHONPATH=${PYTHONPATH-} PYTHONPATH=$proof${PYTHONPATH:+:$PYTHONPATH} PYTEST_ADDOPTS="-p swe_rl_session"
+  fi
   # From a descriptor, not a file that stays and not argv: the code under test cannot read the markers it would have to forge.
   bash -c 'IFS= read -r -d "" -u 7 script; exec 7<&-; rm -rf -- "$1"; shift; eval "$script"' bash "$D" 7< "$D/eval.sh"
 fi
