@@ -128,8 +128,10 @@ class _Reading:
             if event["when"] in seen:
                 self._tampered(f"{event['test']} was reported twice")
             seen[str(event["when"])] = event
+        failed = {str(event["test"]) for event in self._of("part") if event["outcome"] == "failed"}
         for test, seen in phases.items():
-            self.parsed.tests[test] = _status(seen)
+            status = _status(seen)
+            self.parsed.tests[test] = "FAILED" if status in ("PASSED", "XPASS") and test in failed else status
         for event in self._of("collect_error"):
             self.parsed.tests.setdefault(str(event["test"]), "ERROR")
 

@@ -124,6 +124,7 @@ class Witness:
         self._classes: dict[int, Any] = {}
         self._marked: dict[str, bool] = {}
         self._code: dict[str, Any] = {}
+        self._running = ""  # the test whose own code runs now
         self._trace = sys.gettrace()
         self._loader = _pytest.assertion.rewrite.AssertionRewritingHook
         self._tell("ready")
@@ -199,10 +200,22 @@ class Witness:
         return True
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
+        self._running = item.nodeid
+        try:
+            yield
+        finally:
+            self._running = ""
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> Generator[None, Any, None]:
         outcome = yield
         report = outcome.get_result()
         if item.nodeid in self._canaries:
+            return
+        if report.when == "call" and self._running == item.nodeid:
+            # A part of a test that goes on (subtests): it can fail the test, nothing else.
+            self._tell("part", test=item.nodeid, outcome=report.outcome)
             return
         marked = self._marked.get(item.nodeid, False)  # as collected: code can mark its own test
         raised = call.excinfo is not None
