@@ -36,7 +36,8 @@ def start(after: str, *, ignored: bool = False) -> tuple[subprocess.Popen[str], 
         stdout=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
-        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
+        # Whatever the tests themselves were started with: a shell's background commands ignore SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL),
     )
     assert process.stdout is not None
     driver, child, folder = process.stdout.readline().split()
