@@ -123,6 +123,24 @@ async def test_a_restart_keeps_open_leases_and_ends_half_made_ones(nodes, pools)
     await until(lambda: list(node.containers) == [lease["container_id"]] and pool.pool.book.used(node.url) == 1)
 
 
+async def test_servers_that_restart_often_still_free_the_slot_of_an_unanswered_create(nodes, pools) -> None:
+    """The time after which the node's list is believed runs through restarts."""
+    node = await nodes()
+    pool = await pools(node.url, settle=2.0)
+    node.create_gate.clear()
+    waiting = asyncio.create_task(pool.allocate("half"))
+    await until(lambda: node.creates == 1)
+    await pool.restart()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    for _ in range(8):
+        await asyncio.sleep(0.5)
+        if pool.pool.book.used(node.url) == 0:
+            break
+        await pool.restart()
+    assert pool.pool.book.used(node.url) == 0
+
+
 async def test_the_reaper_looks_in_both_directions(nodes, pools) -> None:
     node = await nodes()
     pool = await pools(node.url)

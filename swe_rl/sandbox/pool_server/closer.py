@@ -39,9 +39,11 @@ class Closer:
         """Start to close (or join the closing of) a lease; the task ends when it is closed."""
         known = self._closing.get(lease.id)
         if known is None:
+            # One that an earlier server was closing keeps its time: servers that restart often must still come to its end.
+            written = lease.state is LeaseState.CLOSING
             if lease.state is LeaseState.OPEN:
                 lease.state = LeaseState.CLOSING  # at once: no heartbeat or command may slip in before the disk knows
-            task = asyncio.create_task(self._close(lease, reason), name=f"close {lease.id}")
+            task = asyncio.create_task(self._close(lease, reason, written=written), name=f"close {lease.id}")
             known = self._closing[lease.id] = Closing(task)
             task.add_done_callback(lambda _: self._closing.pop(lease.id, None))
         return known.task
@@ -76,12 +78,11 @@ class Closer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _close(self, lease: Lease, reason: str) -> None:
+    async def _close(self, lease: Lease, reason: str, *, written: bool) -> None:
         if lease.state is LeaseState.CLOSED:  # its node was taken out of the pool meanwhile
             return
         created = bool(lease.container_id)
         pause = FIRST_PAUSE
-        written = False
         while True:
             try:
                 if not written:
