@@ -15,9 +15,14 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def die_with_parent(sig: int = signal.SIGTERM) -> None:
-    """Ask Linux to send `sig` to this process when its parent dies (prctl(2), PR_SET_PDEATHSIG). No-op elsewhere."""
+def die_with_parent(sig: int = signal.SIGTERM, *, parent: int | None = None) -> None:
+    """Ask Linux to send `sig` to this process when its parent dies (prctl(2), PR_SET_PDEATHSIG). No-op elsewhere.
+
+    parent: the pid that started this process. Where it has died already, the signal comes at once: Linux would send none.
+    """
     _prctl(PR_SET_PDEATHSIG, sig)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), sig)
 
 
 def adopt_orphans() -> None:

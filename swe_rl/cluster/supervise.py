@@ -18,6 +18,7 @@ from pathlib import Path
 from swe_rl.cluster.processes import adopt_orphans, die_with_parent, end_descendants, reap_zombies
 
 CHILD_MARK = "SWE_RL_SUPERVISED"
+PARENT_MARK = "SWE_RL_SUPERVISOR"  # its pid
 STOP_BOUND = 60.0  # seconds a signalled driver may take to stop by itself
 
 
@@ -37,7 +38,7 @@ def stop_on_signals() -> None:
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, interrupt)
-    die_with_parent(signal.SIGTERM)
+    die_with_parent(signal.SIGTERM, parent=int(os.environ.pop(PARENT_MARK, 0)) or None)
 
 
 def private_folder() -> Path:
@@ -52,7 +53,7 @@ def run_supervised(command: list[str]) -> int:
     """Run `command` as the supervised driver; returns its exit code (128 + signal number if a signal ended it)."""
     adopt_orphans()
     folder = tempfile.mkdtemp(prefix="swerl-")
-    driver = subprocess.Popen(command, env={**os.environ, CHILD_MARK: folder})
+    driver = subprocess.Popen(command, env={**os.environ, CHILD_MARK: folder, PARENT_MARK: str(os.getpid())})
     stop_at: float | None = None
 
     def forward(signum: int, _: object) -> None:

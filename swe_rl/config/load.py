@@ -199,6 +199,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
 OTHER_VARIABLES = {
     "SWE_RL_TRACEBACK",
     "SWE_RL_SUPERVISED",
+    "SWE_RL_SUPERVISOR",
     "SWE_RL_CACHE",
     "SWE_RL_PYTHON",
 }  # read before or beside the config

@@ -161,7 +161,7 @@ class PodmanService:
         url = f"unix://{self._socket}"
         # In its own folder: conmon writes a file named oom where it was started when a container runs out of memory.
         podman = ["env", "-C", str(self._folder), "podman", *_podman_flags(), "system", "service", "--time=0", url]
-        self._process = _launch([sys.executable, "-m", "swe_rl.sandbox.with_parent", *podman])
+        self._process = _launch([sys.executable, "-m", "swe_rl.sandbox.with_parent", str(os.getpid()), *podman])
         for _ in range(100):
             if self._process.poll() is not None:
                 return None

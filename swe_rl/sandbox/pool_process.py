@@ -38,7 +38,8 @@ class PoolProcess:
     async def start(self) -> None:
         """Raises SandboxUnavailable with the end of its log where it does not come up."""
         port_file = self._folder / "port"
-        command = [sys.executable, "-m", "swe_rl.sandbox.pool_server", "--exit-with-parent", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "swe_rl.sandbox.pool_server", "--host", "127.0.0.1"]
+        command += ["--exit-with-parent", str(os.getpid())]
         command += ["--port", str(self._port), "--port-file", str(port_file)]
         command += ["--database", str(self._folder / "pool.sqlite3"), *self._flags]
         process = self._process = self._launch(command)

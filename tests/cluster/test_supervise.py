@@ -83,6 +83,15 @@ except KeyboardInterrupt:
     assert gone(child) and not folder.exists()
 
 
+def test_a_parent_that_died_before_it_was_asked_for_is_noticed() -> None:
+    code = (
+        "from swe_rl.cluster.processes import die_with_parent; die_with_parent(parent={}); import time; time.sleep({})"
+    )
+    late = subprocess.run([sys.executable, "-c", code.format(1, 60)], timeout=30, check=False)
+    assert late.returncode == -signal.SIGTERM
+    assert subprocess.run([sys.executable, "-c", code.format(os.getpid(), 0)], timeout=30, check=False).returncode == 0
+
+
 def test_driver_killed_with_sigkill() -> None:
     process, driver, child, folder = start("time.sleep(300)")
     os.kill(driver, signal.SIGKILL)

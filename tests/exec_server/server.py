@@ -46,7 +46,7 @@ class ExecServer:
             "--cpus",
             "1",
         ]
-        command += ["--exit-with-parent", *self.flags]
+        command += ["--exit-with-parent", str(os.getpid()), *self.flags]
         env = {**os.environ, "SWE_SERVER_TOKEN": self.token}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)

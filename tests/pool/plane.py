@@ -62,7 +62,8 @@ class ServerProcess:
                 raise
 
     def _launch(self, port_file: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", self._module, "--host", "127.0.0.1", "--exit-with-parent"]
+        command = [sys.executable, "-m", self._module, "--host", "127.0.0.1"]
+        command += ["--exit-with-parent", str(os.getpid())]
         command += ["--port", str(self.port), "--port-file", str(port_file), *self._flags]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(

@@ -122,3 +122,10 @@ def test_a_wrong_variable_is_named(variable: str, value: str, monkeypatch, capsy
     monkeypatch.setenv(variable, value)
     assert main(["pool-server"]) == 2
     assert f"{variable}" in capsys.readouterr().err
+
+
+def test_a_parent_that_ended_before_the_server_began_is_noticed(tmp_path: Path) -> None:
+    """The pid in the flag is not that of the process it was started by: that one is gone, as it were."""
+    command = [sys.executable, "-m", "swe_rl.sandbox.pool_server", "--nodes", "http://127.0.0.1:9", "--port", "0"]
+    command += ["--database", str(tmp_path / "pool.sqlite3"), "--exit-with-parent", "1"]
+    assert subprocess.run(command, timeout=60, check=False, stdin=subprocess.DEVNULL).returncode == 0

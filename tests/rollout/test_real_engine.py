@@ -95,7 +95,9 @@ async def rollouts(engine_server, checkpoint, task, tmp_path):
 
 async def test_trained_tokens_are_the_sampled_ones_with_their_log_probs(rollouts, checkpoint):
     """The audit against the engine's own records, and every log-prob recomputed by transformers in one forward pass."""
-    by_index = load_functions(Config(custom_rm_path="tests.whole_run.rewards.by_index"))  # groups with spread: they train
+    by_index = load_functions(
+        Config(custom_rm_path="tests.whole_run.rewards.by_index")
+    )  # groups with spread: they train
     batch = await Rollouts(rollouts.runtime, by_index, rollouts.source).rollout(0)
     assert batch.metrics["sampled_fraction"] == 1.0 and batch.counts["dropped_tokens"] == 0
     assert batch.counts["attempts"] == 6 and set(batch.counts["exit_statuses"]) <= {"step_limit", "format_errors"}

@@ -44,7 +44,14 @@ def add_server_flags(parser: argparse.ArgumentParser, *, port: int, database: st
     add("--port-file", metavar="FILE", help="write the port there once it answers")
     add("--database", default=str(state_folder() / database), metavar="FILE", help=f"{keeps} [%(default)s]")
     add("--token-file", metavar="FILE", help="file with the bearer token, in place of SWE_SERVER_TOKEN")
-    add("--exit-with-parent", action="store_true", help="stop when the process that started this one ends")
+    add(
+        "--exit-with-parent",
+        metavar="PID",
+        type=int,
+        nargs="?",
+        const=0,
+        help="stop when the process that started this one ends; PID: that process, in case it ends before this one looks",
+    )
     add("--access-log", action="store_true", help="one JSON line per request on stderr")
 
 
@@ -97,7 +104,7 @@ def stop_signals() -> asyncio.Event:
 
 def parent_of(flags: argparse.Namespace) -> int | None:
     """With --exit-with-parent the pid of the parent, to be asked for early: one that ends meanwhile must be missed."""
-    return os.getppid() if flags.exit_with_parent else None
+    return None if flags.exit_with_parent is None else flags.exit_with_parent or os.getppid()
 
 
 async def until_stopped(stop: asyncio.Event, parent: int | None) -> None:
