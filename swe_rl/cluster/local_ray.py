@@ -30,6 +30,8 @@ def ray_cluster(config: Config, temp_dir: Path) -> Iterator[None]:
     # Sandboxes use memory on purpose; Ray's own monitor would kill the trainer instead of the sandbox.
     os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+    # A dying worker would SIGKILL its children; a run's pool server ends with it by itself, after it has closed its containers.
+    os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if config.ray_address:
         where: dict[str, Any] = {"address": config.ray_address}
