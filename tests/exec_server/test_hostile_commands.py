@@ -65,9 +65,12 @@ async def test_daemon_that_keeps_the_output_open_does_not_hold_the_answer(box: B
     assert await works(box)
 
 
+BOMBED = (124, 254)  # the deadline's, or bash's own once it has tried in vain to fork
+
+
 async def test_fork_bomb(box: Box) -> None:
     answer = await box.run("bomb() { bomb | bomb & }; bomb; sleep 60", timeout=2)
-    assert answer["returncode"] == 124
+    assert answer["returncode"] in BOMBED
     assert await works(box)
     assert await box.processes() == []
 
@@ -75,7 +78,7 @@ async def test_fork_bomb(box: Box) -> None:
 async def test_fork_bomb_of_sessions(box: Box) -> None:
     bomb = 'f() { setsid -f bash -c "$(declare -f f); f" & f; }; f'
     answer = await box.run(bomb, timeout=2)
-    assert answer["returncode"] == 124
+    assert answer["returncode"] in BOMBED
     assert await works(box)
 
 
