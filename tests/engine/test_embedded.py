@@ -252,7 +252,7 @@ async def test_a_half_sent_update_ends_the_engine_not_the_trust(service: EngineS
         await client.generate(PROMPT, {"max_new_tokens": 2}, rid="after")
 
 
-async def test_prompt_log_probs_are_not_counted_twice(checkpoint: Path) -> None:
+async def test_prompt_log_probs_are_those_of_one_computation(checkpoint: Path) -> None:
     """An update in the middle of a long prompt begins its computation again."""
     service = build(checkpoint, "--chunked-prefill-size", "16")
     body = {
@@ -273,6 +273,9 @@ async def test_prompt_log_probs_are_not_counted_twice(checkpoint: Path) -> None:
     scheduler.update([], "1")
     scheduler.start()
     try:
-        assert len((await answer)["meta_info"]["input_token_logprobs"]) == len(PROMPT)
+        interrupted = (await answer)["meta_info"]["input_token_logprobs"]
+        whole = (await service.generate(service.parse(body)))["meta_info"]["input_token_logprobs"]
+        assert [entry[1] for entry in interrupted] == [entry[1] for entry in whole]
+        assert [entry[0] for entry in interrupted][1:] == pytest.approx([entry[0] for entry in whole][1:], abs=1e-4)
     finally:
         scheduler.stop()
