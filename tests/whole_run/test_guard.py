@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM
 from swe_rl.observe.metrics import read_metrics
 from tests.whole_run.conftest import Lab
 
-# An untrained policy has no habits that a wild step could break as plainly as those of a trained one: the band is narrow here.
-WILD = ("--lr", "3e-2", "--guard-entropy-factor", "2", "--trainer-threads", "1")
+# Every weight moves by about 1 in a step: no rounding of a machine's saves the policy. With 3e-2 the entropy wandered in and out of
+# its band, and on one machine in two the guard was right to be content with a later step.
+WILD = ("--lr", "1", "--trainer-threads", "1")
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -62,7 +63,7 @@ def test_one_collapse_too_many_ends_the_run(lab: Lab, tmp_path: Path) -> None:
     flags = (*WILD, "--num-rollout", "20", "--guard-max-rollbacks", "0")
     done = lab.run("--export-root", str(tmp_path), *flags)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "collapse 1 at step" in done.stderr and "Lower --lr (now 0.03)" in done.stderr
+    assert "collapse 1 at step" in done.stderr and "Lower --lr (now 1)" in done.stderr
     run = (tmp_path / "latest").resolve()
     assert len(check_the_way_back(lab, run)) == 1
     assert json.loads((run / "summary.json").read_text())["attempts"] < 20 * 8
