@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from swe_rl.observe.metrics import read_metrics
 from tests.whole_run.conftest import Lab
 
-# Every weight moves by about 1 in a step: no rounding of a machine's saves the policy. With 3e-2 the entropy wandered in and out of
-# its band, and on one machine in two the guard was right to be content with a later step.
+# Every weight moves by about 1 in a step, which no policy survives. With 3e-2 the entropy wandered in and out of its band, and on
+# some machines the guard was right to be content with a later step.
 WILD = ("--lr", "1", "--trainer-threads", "1")
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
