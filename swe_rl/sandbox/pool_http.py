@@ -22,6 +22,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 CONNECT_SECONDS = 5.0
 MAX_JSON_BYTES = 64 * 1024 * 1024
 UNAVAILABLE = {"unavailable", "image_missing", "image_unusable", "engine_unavailable"}
+TOKEN_REFUSED = {401, 403}  # 403: of a proxy in between
 PROXY_BUSY = {429, 502, 503, 504}  # of a proxy in between, which knows no kinds
 
 
@@ -35,7 +36,11 @@ class ServerRefusal(SandboxError):
 
 
 def refusal(status: int, body: bytes) -> tuple[InfraError | UsageError, bool]:
-    """(typed error, whether asking again may help). What the caller did wrong is a UsageError, all else nobody's fault."""
+    """(typed error, whether asking again may help).
+
+    Only a refused token is a UsageError, which ends the run: no request of it can succeed. A bad request is about one
+    row or one command (a network that the nodes do not allow, an odd name), so it costs the one attempt that made it.
+    """
     kind, again, message = "", status in PROXY_BUSY, f"HTTP {status}: {body[:300].decode(errors='replace')}"
     try:
         value = json.loads(body)
@@ -47,10 +52,8 @@ def refusal(status: int, body: bytes) -> tuple[InfraError | UsageError, bool]:
         again = bool(error.get("retry"))
     elif isinstance(error, str):
         kind, message = str(value.get("kind", "")), error
-    if status == 401:
-        return UsageError(f"the sandbox server refused the token: {message}"), False
-    if status == 400:
-        return UsageError(f"the sandbox server refused the request: {message}"), False
+    if status in TOKEN_REFUSED:
+        return UsageError(f"the sandbox server refused the token (SWE_SERVER_TOKEN): {message}"), False
     if kind in UNAVAILABLE:
         return SandboxUnavailable(message), again
     return ServerRefusal(status, kind, message), again
@@ -82,7 +85,8 @@ class KeyedCaller:
 
         patience: seconds without any answer after which the other side counts as lost, however long the deadline is.
 
-        Raises SandboxError (its kinds) for a refusal or when no answer came in time, UsageError for a wrong token.
+        Raises SandboxError (its kinds) for a refusal or when no answer came in time, UsageError for a token or a
+        certificate that is refused.
         """
         pause = FIRST_PAUSE
         failure: Exception = SandboxError(f"{url}: no time left to ask")

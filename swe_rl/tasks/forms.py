@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from swe_rl.sandbox.variables import check_variables
 from swe_rl.tasks import fields, images
 from swe_rl.tasks.r2e import complete_r2e
 from swe_rl.tasks.swe_smith import complete_swe_smith, is_swe_smith
@@ -101,7 +102,7 @@ def task_from_row(
         certified=fields.flag(flat.get("certified"), "certified"),
         flaky=fields.flag(flat.get("flaky"), "flaky"),
         network=bool(fields.flag(flat.get("network"), "network")),
-        env={k: fields.text(v, f"env {k}") for k, v in fields.mapping(flat.get("env"), "env").items()},
+        env=_env(flat.get("env")),
         metadata=_metadata(flat),
     )
     _complete(task, flat, form)
@@ -166,6 +167,15 @@ def _metadata(flat: Mapping[str, Any]) -> dict[str, Any]:
     inner = flat.get("metadata")
     kept = {k: flat[k] for k in _EXTRA if k in flat and isinstance(flat[k], (str, int, float, bool))}
     return {**kept, **(inner if isinstance(inner, dict) else {})}
+
+
+def _env(value: Any) -> dict[str, str]:
+    env = {k: fields.text(v, f"env {k}") for k, v in fields.mapping(value, "env").items()}
+    try:
+        check_variables(env)
+    except ValueError as error:
+        raise ValueError(f"env: {error}") from None
+    return env
 
 
 def _r2e_id(flat: Mapping[str, Any]) -> str:

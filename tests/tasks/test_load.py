@@ -156,6 +156,24 @@ def test_refused_rows_name_file_line_and_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"A B": "1"}, "env: 'A B' is not a variable name"),
+        ({"": "1"}, "not a variable name"),
+        ({"A": "x\0"}, "A must not contain NUL"),
+        ({"A": "ä" * 65_535}, "A is longer than"),
+        ({f"A{i}": "x" * 100_000 for i in range(3)}, "262144 characters in all"),
+        ({f"A{i}": "" for i in range(1001)}, "more than 1000 variables"),
+    ],
+)
+def test_an_environment_that_no_sandbox_takes_is_refused(tmp_path: Path, env: dict[str, str], words: str) -> None:
+    path = lines(tmp_path / "d.jsonl", [PLAIN, {**PLAIN, "instance_id": "a-1", "env": env}])
+    found = load_tasks(path)
+    assert [task.instance_id for task in found.tasks] == ["own__project-1"]
+    assert str(found.rejected[0]).startswith(f"{path}:2: env: ") and words in found.rejected[0].reason
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"", "empty"),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
+from swe_rl.sandbox.variables import check_variables
 
 MAX_COMMAND = 8 * 1024 * 1024
 MAX_PATCH = 64 * 1024 * 1024
-MAX_ENV = 256 * 1024
-MAX_VARIABLE = 128 * 1024 - 1  # bytes of name=value; the kernel's MAX_ARG_STRLEN
 LONGEST = 86400.0
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def _no_nul(text: str) -> str:
@@ -31,14 +28,7 @@ def _folder(path: str) -> str:
 
 
 def _variables(env: dict[str, str]) -> dict[str, str]:
-    for name, value in env.items():
-        if not VARIABLE.match(name):
-            raise ValueError(f"{name[:100]!r} is not a variable name")
-        _no_nul(value)
-        if len(f"{name}={value}".encode("utf-8", "surrogatepass")) > MAX_VARIABLE:
-            raise ValueError(f"{name} is longer than {MAX_VARIABLE} bytes, more than a process can be given")
-    if sum(len(value) for value in env.values()) > MAX_ENV:
-        raise ValueError(f"more than {MAX_ENV} characters in all")
+    check_variables(env)
     return env
 
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
 from swe_rl.errors import UsageError
 from swe_rl.sandbox.container.image_names import normalized
+from swe_rl.sandbox.exec_server.requests import Variables
 
 
 def _image(name: str) -> str:
@@ -38,7 +39,7 @@ class AllocateBody(Body):
     wait_s: Annotated[float, Field(gt=0, le=7 * DAY)] | None = None
     ttl_s: Annotated[float, Field(ge=5, le=DAY)] | None = None
     cwd: Annotated[str, Field(max_length=4096)] = ""
-    env: Annotated[dict[str, str], Field(max_length=1000)] = {}
+    env: Variables = {}
     network: bool = False
     limits: Annotated[dict[str, float | bool], Field(max_length=20)] = {}  # less than the node's own, never more
 
