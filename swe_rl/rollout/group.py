@@ -18,22 +18,32 @@ from swe_rl.types import Sample, Task
 
 
 class FailureGuard:
-    """Ends a step in which nothing works any more: `limit` infra_errors in a row, without one attempt that counted."""
+    """Ends a step in which nothing works any more: `limit` infra_errors in a row, from half of its `tasks` at least.
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    A few tasks that cannot be opened fail at once, all attempts of them, while the first attempts at the others still work.
+    """
+
+    def __init__(self, limit: int, tasks: int) -> None:
+        self._limit, self._tasks = limit, tasks
         self._errors: list[str] = []
+        self._failing: set[str] = set()
+        self._ended = ""  # the reason, once: attempts that fail while the others are being cancelled do not change it
 
     def note(self, result: AttemptResult) -> None:
         """Raise InfraError, with the first reason, when the row is full."""
         if result.counts:
             self._errors.clear()
+            self._failing.clear()
             return
         self._errors.append(result.error)
-        if len(self._errors) >= self._limit:
-            raise InfraError(
-                f"{self._limit} attempts in a row failed for reasons of the infrastructure; the first: {self._errors[0]}"
+        self._failing.add(result.instance_id)
+        if not self._ended and len(self._errors) >= self._limit and 2 * len(self._failing) >= self._tasks:
+            self._ended = (
+                f"{len(self._errors)} attempts in a row, at {len(self._failing)} tasks, failed for reasons of the "
+                f"infrastructure; the first: {self._errors[0]}"
             )
+        if self._ended:
+            raise InfraError(self._ended)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from swe_rl.rollout.runtime import Runtime
 from swe_rl.types import Task
 
 Group = list[AttemptResult]
-MIN_FAILURES = 16  # infra_errors in a row that end a step, or two groups if that is more
+MIN_FAILURES = 16  # infra_errors in a row that may end a step, or two groups if that is more
 
 
 class Rollouts:
@@ -73,7 +73,7 @@ class Rollouts:
         config = self._config
         wanted = config.rollout_batch_size
         limit = math.ceil(wanted * config.dynamic_sampling_max_factor) if config.dynamic_sampling else wanted
-        guard = FailureGuard(max(MIN_FAILURES, 2 * config.n_samples_per_prompt))
+        guard = FailureGuard(max(MIN_FAILURES, 2 * config.n_samples_per_prompt), wanted)
         params = sampling_params_of(config)
         everyone: list[asyncio.Task[Group]] = []
         running: set[asyncio.Task[Group]] = set()
@@ -124,7 +124,7 @@ class Rollouts:
         if attempts < 1:
             raise UsageError(f"evaluation: {attempts} attempts per task; at least 1 is needed")
         self.runtime.progress.start(len(tasks) * attempts)
-        guard = FailureGuard(max(MIN_FAILURES, 2 * attempts))
+        guard = FailureGuard(max(MIN_FAILURES, 2 * attempts), len(tasks))
         params = sampling_params_of(self._config) | {"temperature": temperature, "top_p": 1.0, "top_k": -1}
         groups = await gather_owned(
             self._runner.run_group(task, number, attempts, params, guard, label=label, attempts_dir=attempts_dir)

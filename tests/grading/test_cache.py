@@ -50,6 +50,17 @@ async def test_equal_gradings_at_one_time_are_one():
     assert cache.metrics() == {"graded": 1, "remembered": 0, "shared": 7, "cache_share": 7 / 8}
 
 
+@pytest.mark.parametrize(("left", "gradings"), [(1.5, 1), (30.0, 3)])
+async def test_tests_that_ran_out_of_time_are_believed_where_no_longer_grading_is_possible(left, gradings):
+    """The fake gradings say that they took a second: with less than that left, another one could only be cut off."""
+    cache, calls = VerdictCache(), []
+    deadline = Deadline(left)
+    results = await asyncio.gather(
+        *(cache.get("k", grading(Verdict.TEST_TIMEOUT, calls, 0.7), deadline) for _ in range(3))
+    )
+    assert len(calls) == gradings and {result.verdict for result in results} == {Verdict.TEST_TIMEOUT}
+
+
 async def test_an_uncertain_shared_grading_is_done_again():
     cache, calls = VerdictCache(), []
     results = await asyncio.gather(

@@ -41,7 +41,9 @@ def test_shares_add_up_and_grading_is_never_starved(clock, total, grading):
     assert not budget.allows_regrade()
 
 
-def test_a_quick_agent_leaves_its_time_to_the_grading(clock):
+def test_a_grading_has_the_same_bound_whatever_the_agent_left_over(clock):
     budget = AttemptBudget(RolloutSettings(swe_rollout_timeout=1800, swe_eval_timeout=60))
     clock.now = 10
-    assert budget.allows_retry() and budget.grade().remaining() == 1800 - 10 - budget.close_seconds
+    assert budget.allows_retry() and budget.grade().remaining() == 60 + module.GRADE_ALLOCATION
+    clock.now += 60 + module.GRADE_ALLOCATION
+    assert budget.allows_regrade() and budget.grade().remaining() == 60 + module.GRADE_ALLOCATION

@@ -153,6 +153,19 @@ async def test_a_dead_engine_ends_the_step_with_its_reason(make_rollouts, tokeni
     await until(lambda: not boxes(tmp_path / "sandboxes"))
 
 
+async def test_two_tasks_that_cannot_be_opened_do_not_end_the_step(make_rollouts, tokenizer):
+    """All their attempts fail before the first one at another task has ended."""
+    policy = Policy(tokenizer, [])
+    policy.fails, policy.delay = lambda group, index: group < 2, 0.3
+    rollouts, _, tasks = await make_rollouts(
+        policy, tasks=5, n_samples_per_prompt=8, rollout_batch_size=5, dynamic_sampling=False
+    )
+    batch = await rollouts.rollout(0)
+    assert {sample.group_index for sample in batch.samples} == {2, 3, 4} and batch.metrics["infra_errors"] == 16
+    results = await rollouts.evaluate(tasks, attempts=8)
+    assert sum(result.counts for result in results) == 24
+
+
 async def test_the_concurrency_bound_holds_over_all_callers(make_rollouts, tokenizer):
     policy = Policy(tokenizer, [])
     policy.delay = 0.05
