@@ -19,13 +19,15 @@ from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
 from swe_rl.errors import InfraError
 from swe_rl.grading.evaluate_pytest import RUNNER_FILES, PytestPlan
-from swe_rl.grading.graders_files import graders_files, tests_region
+from swe_rl.grading.graders_files import graders_files, graders_patch, tests_region
 from swe_rl.grading.logs import ParsedLog, parse_log, parser_of, reads_pytest
 from swe_rl.grading.patch_files import plain_patch, split_patch
 from swe_rl.grading.patch_policy import PolicyResult, apply_policy
 from swe_rl.grading.report import judge
+from swe_rl.grading.script_layout import without_layout
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.protocol import Sandbox
+from swe_rl.sandbox.starting_state import StartingStateError
 from swe_rl.tasks.eval_script import eval_script_for
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 from swe_rl.types import Task, Verdict
@@ -98,7 +100,7 @@ class _Run:
 
     def bundle(self, patch: bytes) -> bytes:
         """A tar of everything grade.sh needs."""
-        text = self.task.test_patch
+        text = graders_patch(self.task)
         test_patch = (text if text.endswith("\n") or not text else text + "\n").encode("utf-8", "surrogateescape")
         sections = split_patch(patch) if patch else []
         test_sections = split_patch(test_patch) if test_patch.strip() else []
@@ -138,9 +140,15 @@ class _Run:
     def _script(self) -> str:
         """The eval script with markers nobody can know, ending with the exit code of the tests.
 
-        Sessions' words are laid out where the tests begin: what is built or installed before cannot read them.
+        Sessions' words are laid out where the tests begin: what is built or installed before cannot read them. The tests are
+        laid out by grade.sh alone.
         """
-        script = eval_script_for(self.task).replace("\r\n", "\n")
+        script = without_layout(
+            eval_script_for(self.task),
+            test_patch=graders_patch(self.task),
+            files=graders_files(self.task),
+            base=self.task.base_commit,
+        ).replace("\r\n", "\n")
         words = "".join(f"{name} {word}\n" for name, word in self._named_words())
         script = re.sub(
             rf"^.*{re.escape(START_MARKER)}",
@@ -171,7 +179,8 @@ class _Run:
         detail: dict[str, object] = {"applied_by": before["applied"]} if "applied" in before else {}
         for name, verdict in _STOPS.items():
             if name in before:
-                return GradeResult(verdict, {**detail, "reason": before[name]})
+                kind = {"kind": StartingStateError.__name__} if name == "unfit" else {}
+                return GradeResult(verdict, {**detail, **kind, "reason": before[name]})
         if not log:
             if timed_out:
                 return GradeResult(Verdict.INFRA_ERROR, {**detail, "reason": "no time was left to apply the patch"})
@@ -266,7 +275,12 @@ class _Run:
         return list(said.values()), lines.sub("", log)
 
 
-_STOPS = {"infra": Verdict.INFRA_ERROR, "rejected": Verdict.PATCH_REJECTED, "tampered": Verdict.TAMPERED}
+_STOPS = {
+    "infra": Verdict.INFRA_ERROR,
+    "unfit": Verdict.INFRA_ERROR,  # the row does not fit its repository: nothing that an attempt or a sandbox did
+    "rejected": Verdict.PATCH_REJECTED,
+    "tampered": Verdict.TAMPERED,
+}
 
 
 @functools.cache

@@ -59,9 +59,12 @@ say applied "$how"
 
 # 2. The graders' files, from git's objects: base commit + test patch in an index of our own, then checked out and hashed.
 export GIT_INDEX_FILE="$D/index"
-g read-tree "$BASE" || stop infra "the base commit $BASE cannot be read"
-if [ -s "$D/test.diff" ]; then
-  g apply --cached --whitespace=nowarn "$D/test.diff" 2> "$D/why" || stop infra "the test patch does not apply: $(head -c 300 "$D/why" | tr '\n' ';')"
+g cat-file -e "$BASE^{tree}" 2> /dev/null || stop unfit "the base commit $BASE cannot be read"
+g read-tree "$BASE" || stop infra "the index of the base commit cannot be written"
+if [ -s "$D/test.diff" ] && ! g apply --cached --whitespace=nowarn "$D/test.diff" 2> "$D/why"; then
+  # A check writes nothing: where it passes, the row is right and the disk is at fault.
+  g apply --cached --check --whitespace=nowarn "$D/test.diff" > /dev/null 2>&1 && stop infra "the index of the test patch cannot be written"
+  stop unfit "the test patch does not apply: $(head -c 300 "$D/why" | tr '\n' ';')"
 fi
 mapfile -t specs < "$D/pathspecs"
 paths=() hashes=()

@@ -13,6 +13,7 @@ from swe_rl.grading.evaluate import run_tests
 from swe_rl.grading.patch_policy import PolicyResult, apply_policy
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.protocol import SandboxProvider
+from swe_rl.sandbox.starting_state import StartingStateError
 from swe_rl.types import Task, Verdict
 
 TRIES = 2  # fresh sandboxes for one grading when the first is lost; after that the attempt's own retries decide
@@ -56,7 +57,7 @@ async def grade_empty(task: Task, provider: SandboxProvider, deadline: Deadline)
 async def _graded(task: Task, policy: PolicyResult, provider: SandboxProvider, deadline: Deadline) -> GradeResult:
     result = await _once(task, policy, provider, deadline)
     for _ in range(TRIES - 1):
-        lost = result.detail.get("kind") not in (None, "DeadlineExceeded")
+        lost = result.detail.get("kind") not in (None, "DeadlineExceeded", StartingStateError.__name__)
         if result.verdict is not Verdict.INFRA_ERROR or not lost or deadline.expired():
             break
         result = await _once(task, policy, provider, deadline)

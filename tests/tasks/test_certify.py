@@ -20,7 +20,7 @@ from swe_rl.tasks.certify.journal import Journal, task_key
 from swe_rl.tasks.certify.outcome import Outcome, Run, apply_outcome, judge_runs
 from swe_rl.tasks.load import load_tasks, write_tasks
 from swe_rl.types import Task
-from tests.tasks.local_tasks import GOOD_TESTS, kinds, make_archive, make_task
+from tests.tasks.local_tasks import FIX, GOOD_TESTS, kinds, make_archive, make_task
 
 TASK = Task("a-1", "s", fail_to_pass=["f"], pass_to_pass=["p"])
 GOOD = Run("resolved", {"f": "PASSED", "p": "PASSED"}, 2.0)
@@ -136,6 +136,22 @@ def test_one_task_of_each_kind_for_real(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "out.jsonl.journal").read_bytes() == journal and (
         tmp_path / "made" / "counter"
     ).read_text() == counter
+
+
+def test_a_row_whose_test_patch_does_not_fit_is_broken(tmp_path: Path) -> None:
+    """Not `unknown`: no sandbox and no other run would make it apply."""
+    archive, base = make_archive(tmp_path / "made")
+    task = make_task(archive, base, "unfit")
+    task.test_patch = FIX.replace(" def add(a, b):", " def sum(a, b):")
+    write_tasks(tmp_path / "t.jsonl", [task, make_task(archive, base, "good")])
+    out = tmp_path / "o.jsonl"
+    call = ["data", "certify", str(tmp_path / "t.jsonl"), "--out", str(out), "--repeat", "1", "--sandbox", "process"]
+    assert cli.main(call) == 0
+    found = {task.instance_id: task for task in load_tasks(out).tasks}
+    assert (found["unfit"].certified, found["good"].certified) == (False, True)
+    certification = found["unfit"].metadata["certification"]
+    assert certification["status"] == "broken" and "the test patch does not apply: error:" in certification["reason"]
+    assert len((tmp_path / "o.jsonl.journal").read_text().splitlines()) == 2
 
 
 def test_digests_of_images() -> None:
