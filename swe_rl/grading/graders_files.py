@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from swe_rl.errors import SweRlError
 from swe_rl.grading.logs import parser_of
 from swe_rl.grading.patch_files import PatchFormatError, split_patch
+from swe_rl.grading.script_layout import applied_patches
 from swe_rl.tasks.eval_script import eval_script_for
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 from swe_rl.types import Task
@@ -27,13 +28,24 @@ _STARTERS = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy[\d.]*|bash|sh|env|exec|tim
 def graders_files(task: Task) -> list[str]:
     """Files that the grader brings or restores: named by the task, its test patch or its test ids; its test runner."""
     files = dict.fromkeys(task.test_files)
-    files.update(dict.fromkeys(_paths(task.test_patch)))
+    files.update(dict.fromkeys(_paths(graders_patch(task))))
     for test in (*task.fail_to_pass, *task.pass_to_pass):
         path, separator, _ = test.partition("::")
         if separator and "/" in path + "/" and path.endswith(".py"):
             files[path] = None
     files.update(dict.fromkeys(runner_files(task)))
     return list(files)
+
+
+def graders_patch(task: Task) -> str:
+    """The test patch: the task's, else the one that its own eval script applies where that holds nothing but tests."""
+    if task.test_patch.strip():
+        return task.test_patch
+    patches = applied_patches(task.eval_script)
+    paths = _paths(patches[0]) if len(patches) == 1 else []
+    if not paths or not all(is_test_file((), path, everywhere=True) for path in paths):
+        return ""
+    return patches[0].replace("\r\n", "\n").rstrip("\r") + "\n"
 
 
 def gold_files(task: Task) -> set[str]:

@@ -1,0 +1,56 @@
+"""Where an eval script lays out the graders' tests itself: its `git apply` of the test patch, its checkouts of their files.
+
+grade.sh has laid out the same files, from git's objects, and watches them from then on. The script doing it once more would
+be a write to a watched file, and a second `git apply` of a patch that creates files applies nothing at all.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+
+# git apply -v - <<'EOF_1' ... EOF_1 as swebench writes it: nothing else on either line, so no other command depends on it.
+_APPLY = re.compile(
+    r"^[ \t]*git apply(?:[ \t]+-\S*)*[ \t]*<<[ \t]*(['\"]?)(\w+)\1[ \t]*\r?\n(.*?)\n\2[ \t]*\r?$",
+    re.MULTILINE | re.DOTALL,
+)
+_CHECKOUT = re.compile(
+    r"^[ \t]*git checkout[ \t]+(HEAD|[0-9a-fA-F]{7,64})[ \t]+(?:--[ \t]+)?([^\n;&|<>$`(){}]+?)[ \t]*\r?$", re.MULTILINE
+)
+_DONE = ":"  # in place of what is left out: an `if` around it keeps a body, the exit code is 0
+
+
+def applied_patches(script: str) -> list[str]:
+    """The patches that the script applies from its own text."""
+    return [found[3] for found in _APPLY.finditer(script)]
+
+
+def without_layout(script: str, *, test_patch: str, files: Collection[str], base: str) -> str:
+    """The script without its own lay-out of `files` (base commit and test patch), all else byte for byte as it is.
+
+    base: the base commit; "" means HEAD. Where the script applies any other patch, it is left as it is: that may belong to
+    the files that it checks out.
+    """
+    wanted = _plain(test_patch)
+    rest = _APPLY.sub(lambda found: _DONE if wanted and _plain(found[3]) == wanted else found[0], script)
+    if re.search(r"\bgit\b.*\bapply\b", rest):
+        return script
+    names = {*files, *" ".join(files).split()}  # swebench does not quote names with spaces
+
+    def checkout(found: re.Match[str]) -> str:
+        same_commit = base.lower().startswith(found[1].lower()) if base else found[1] == "HEAD"
+        return _DONE if same_commit and names.issuperset(_words(found[2])) else found[0]
+
+    return _CHECKOUT.sub(checkout, rest)
+
+
+def _plain(patch: str) -> str:
+    return patch.replace("\r\n", "\n").strip("\n\r")
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
