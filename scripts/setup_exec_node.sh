@@ -8,8 +8,8 @@
 #   --no-service  for machines that are not run by systemd: install everything below the prefix, and leave starting
 #                 PREFIX/exec-server.sh (and the engine) to you
 #   --dry-run     print the commands and files, change nothing
-# The token is kept in /etc/swe-rl/exec-server.env (--no-service: PREFIX/exec-server.env), mode 0600. Without one the
-# server listens on loopback only.
+# The token is kept in /etc/swe-rl/exec-server.env (--no-service: PREFIX/exec-server.env), mode 0600. Where the variable is
+# not set, the token that is there stays; set and empty takes it away. Without one the server listens on loopback only.
 set -euo pipefail
 
 PREFIX=/opt/swe-rl PORT=5000 DRY= SERVICE=1 FLAGS=()
@@ -27,6 +27,12 @@ while [ $# -gt 0 ]; do
     esac
 done
 [[ $PORT =~ ^[0-9]+$ ]] || { echo "setup_exec_node.sh: --port $PORT is not a number" >&2; exit 2; }
+# Neither a unit nor a shell may read something else in them.
+[[ $PREFIX == /* && $PREFIX != *[\"\\\$%[:cntrl:]]* ]] ||
+    { echo "setup_exec_node.sh: --prefix $PREFIX is not an absolute path without \", \\, \$, % and line ends" >&2; exit 2; }
+[[ ${SWE_SERVER_TOKEN:-} != [\"\']* && ${SWE_SERVER_TOKEN:-} != *[\\[:cntrl:]]* ]] ||
+    { echo "setup_exec_node.sh: SWE_SERVER_TOKEN must not begin with a quote nor hold a backslash or a line end" >&2; exit 2; }
+[[ ${FLAGS[*]} != *[[:cntrl:]]* ]] || { echo "setup_exec_node.sh: a flag after -- holds a line end" >&2; exit 2; }
 fail() { echo "setup_exec_node.sh: $*" >&2; exit 1; }
 [ -n "$DRY" ] || [ "$(id -u)" = 0 ] || fail "run it as root (or with --dry-run)"
 # Said before anything is changed, not after five minutes of installing.
@@ -67,7 +73,9 @@ run "$PREFIX/venv/bin/python" -m pip install --quiet --no-deps --force-reinstall
 
 ENV_FILE=/etc/swe-rl/exec-server.env
 [ -n "$SERVICE" ] || ENV_FILE=$PREFIX/exec-server.env
-printf 'SWE_SERVER_TOKEN=%s\n' "${SWE_SERVER_TOKEN:-}" | write "$ENV_FILE" 0600
+if [ -n "${SWE_SERVER_TOKEN+set}" ] || [ ! -e "$ENV_FILE" ]; then
+    printf 'SWE_SERVER_TOKEN=%s\n' "${SWE_SERVER_TOKEN:-}" | write "$ENV_FILE" 0600
+fi
 
 if [ -z "$SERVICE" ]; then
     write "$PREFIX/exec-server.sh" 0755 <<START
@@ -82,6 +90,13 @@ START
     exit 0
 fi
 
+FLAGS=("${FLAGS[@]//\\/\\\\}") # as systemd reads words: \ " % $ stand for more than themselves
+FLAGS=("${FLAGS[@]//\"/\\\"}")
+FLAGS=("${FLAGS[@]//%/%%}")
+FLAGS=("${FLAGS[@]//\$/\$\$}")
+WORDS=
+[ ${#FLAGS[@]} = 0 ] || WORDS=$(printf ' "%s"' "${FLAGS[@]}")
+
 write /etc/systemd/system/swe-rl-exec-server.service 0644 <<UNIT
 [Unit]
 Description=swe-rl exec server
@@ -92,7 +107,7 @@ Wants=network-online.target
 [Service]
 EnvironmentFile=$ENV_FILE
 Environment=XDG_CACHE_HOME=/var/lib/swe-rl/cache
-ExecStart=$PREFIX/venv/bin/swe-rl exec-server --port $PORT --database /var/lib/swe-rl/exec.sqlite3 ${FLAGS[*]@Q}
+ExecStart="$PREFIX/venv/bin/swe-rl" exec-server --port $PORT --database /var/lib/swe-rl/exec.sqlite3$WORDS
 StateDirectory=swe-rl
 Restart=always
 RestartSec=2
