@@ -31,7 +31,8 @@ GRADED_SETTINGS = (
     "sandbox_memory_mb",
     "sandbox_file_mb",
 )
-GRADED_METADATA = ("python", "bug_patch")  # entries of Task.metadata that change a grading: interpreter, starting state
+# Entries of Task.metadata that change a grading: interpreter, starting state, files that swebench's script fetches
+GRADED_METADATA = ("python", "bug_patch", "image_assets")
 
 
 @functools.cache
@@ -73,8 +74,8 @@ class VerdictCache:
     async def get(self, key: str, grade: Callable[[], Awaitable[GradeResult]], deadline: Deadline) -> GradeResult:
         """The remembered verdict, that of an equal grading in progress, or `grade()`'s.
 
-        A shared grading that turns out uncertain, or is later than `deadline`, is not used: `grade()` decides then. But tests that
-        ran out of time are believed where `deadline` leaves less than they had: a second grading could say nothing else.
+        A shared grading that turns out uncertain, or is later than `deadline`, is not used: `grade()` decides then. But tests
+        that ran out of time are believed where `deadline` leaves less than they had: a second grading could say nothing else.
         """
         if known := self._known.get(key):
             self._known.move_to_end(key)

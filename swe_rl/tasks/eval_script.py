@@ -45,6 +45,7 @@ def make_spec(task: Task, library: SwebenchLibrary) -> Any:
         "test_patch": task.test_patch,
         "FAIL_TO_PASS": task.fail_to_pass,
         "PASS_TO_PASS": task.pass_to_pass,
+        "image_assets": task.metadata.get("image_assets") or {},
     }
     try:
         return library.make_test_spec(instance)

@@ -37,7 +37,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 _OWN = ("test_files", "log_parser", "archive", "certified", "flaky", "network", "env")
 _EXTRA = ("level", "package", "difficulty", "created_at", "subset", "split", "environment_setup_commit")
 _SHAPE = ("text", "prompt", "label", "metadata", "instance", "setup_script", "test_script", "expected_output_json",
-          "parsed_commit_content")  # fmt: skip
+          "parsed_commit_content", "image_assets")  # fmt: skip
 COLUMNS = {name for names in ALIASES.values() for name in names} | {*_OWN, *_EXTRA, *_SHAPE}
 _WRAPPERS = (
     "swe-rl",
@@ -166,6 +166,9 @@ def _statement(flat: Mapping[str, Any], *, required: bool) -> str:
 def _metadata(flat: Mapping[str, Any]) -> dict[str, Any]:
     inner = flat.get("metadata")
     kept = {k: flat[k] for k in _EXTRA if k in flat and isinstance(flat[k], (str, int, float, bool))}
+    # SWE-bench Multimodal: swebench's eval script fetches them.
+    if assets := fields.mapping(flat.get("image_assets"), "image_assets"):
+        kept["image_assets"] = {k: v for k, v in assets.items() if not fields.is_missing(v)}
     return {**kept, **(inner if isinstance(inner, dict) else {})}
 
 

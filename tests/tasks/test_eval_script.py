@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 
 from swe_rl import cli
+from swe_rl.config import Config
 from swe_rl.errors import DataError
+from swe_rl.grading.cache import cache_key
+from swe_rl.tasks.certify.journal import task_key
 from swe_rl.tasks.eval_script import eval_script_for
-from swe_rl.tasks.load import find_task, load_tasks
+from swe_rl.tasks.load import find_task, load_tasks, write_tasks
 from swe_rl.tasks.swebench_library import swebench_library
 from swe_rl.tasks.test_command import script_from_command
 from swe_rl.types import Task
@@ -61,6 +68,43 @@ for line in open(sys.argv[1]):
     loaded = load_tasks(path)
     assert len(loaded.tasks) == len(expected) > 700 and not loaded.rejected
     assert {task.instance_id: eval_script_for(task) for task in loaded.tasks} == expected
+
+
+MULTIMODAL = {
+    "instance_id": "chartjs__Chart.js-8868",
+    "repo": "chartjs/Chart.js",
+    "version": "3.0",
+    "base_commit": "a" * 40,
+    "problem_statement": "The plot is wrong.",
+    "test_patch": (
+        "diff --git a/test/specs/a.tests.js b/test/specs/a.tests.js\n--- a/test/specs/a.tests.js\n"
+        "+++ b/test/specs/a.tests.js\n@@ -1 +1 @@\n-a\n+b\n"
+    ),
+    "FAIL_TO_PASS": '["a"]',
+    "PASS_TO_PASS": "[]",
+    "image_assets": '{"problem_statement": null, "test_patch": [{"path": "test/a.png", "url": "https://x/a.png"}]}',
+}
+
+
+@pytest.mark.parametrize("repo", ["chartjs/Chart.js", "Automattic/wp-calypso"])
+@pytest.mark.parametrize("nested", [False, True], ids=["text", "object"])
+def test_pictures_of_multimodal_rows(repo: str, nested: bool, tmp_path: Path) -> None:
+    """swebench's script fetches them: the same from JSONL, Parquet and our own form."""
+    library = swebench_library()
+    row: dict[str, Any] = {**MULTIMODAL, "repo": repo, "version": next(iter(library.specs[repo]))}
+    expected = library.make_test_spec(row).eval_script
+    assert "\nmkdir -p test\ncurl -o test/a.png https://x/a.png\nchmod 777 test/a.png\n" in expected
+    if nested:
+        row["image_assets"] = json.loads(row["image_assets"])
+    (tmp_path / "t.jsonl").write_text(json.dumps(row) + "\n")
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "t.parquet")
+    (text,), (table,) = (load_tasks(tmp_path / name).tasks for name in ("t.jsonl", "t.parquet"))
+    write_tasks(tmp_path / "own.jsonl", [table])
+    for task in (text, table, *load_tasks(tmp_path / "own.jsonl").tasks):
+        assert eval_script_for(task) == expected
+    without = dataclasses.replace(text, metadata={})
+    assert task_key(text, 1, "pool", Config()) != task_key(without, 1, "pool", Config())
+    assert cache_key(text, b"", "pool") != cache_key(without, b"", "pool")
 
 
 def test_the_library_leaves_nothing_heavy_behind() -> None:
