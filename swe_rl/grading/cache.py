@@ -17,6 +17,7 @@ from pathlib import Path
 from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
 from swe_rl.grading.verdict import GradeResult
+from swe_rl.sandbox import starting_state
 from swe_rl.types import Task, Verdict
 
 CERTAIN = frozenset({Verdict.RESOLVED, Verdict.UNRESOLVED, Verdict.PATCH_REJECTED, Verdict.TAMPERED})
@@ -37,11 +38,11 @@ GRADED_METADATA = ("python", "bug_patch", "image_assets")
 
 @functools.cache
 def grader_version() -> str:
-    """Changes with every file that can change a verdict."""
+    """Changes with every file that can change a verdict: the grader's, and what makes the state that is graded."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.iterdir()):
-        if path.suffix in (".py", ".sh"):
-            digest.update(path.read_bytes())
+    own = sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".sh"))
+    for path in (*own, Path(starting_state.__file__), starting_state.SCRIPT):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

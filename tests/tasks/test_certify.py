@@ -14,11 +14,16 @@ import pytest
 from swe_rl import cli
 from swe_rl.config import Config
 from swe_rl.config.sandbox import SandboxSettings
+from swe_rl.grading.cache import grader_version
+from swe_rl.sandbox import starting_state
+from swe_rl.tasks import swe_gym
 from swe_rl.tasks.certify import digests, runner
 from swe_rl.tasks.certify import journal as certify_journal
 from swe_rl.tasks.certify.journal import Journal, task_key
 from swe_rl.tasks.certify.outcome import Outcome, Run, apply_outcome, judge_runs
-from swe_rl.tasks.load import load_tasks, write_tasks
+from swe_rl.tasks.eval_script import eval_script_for
+from swe_rl.tasks.load import find_task, load_tasks, write_tasks
+from swe_rl.tasks.swebench_library import swebench_library
 from swe_rl.types import Task
 from tests.tasks.local_tasks import FIX, GOOD_TESTS, kinds, make_archive, make_task
 
@@ -92,6 +97,32 @@ def test_key_changes_with_what_is_graded_only(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(certify_journal, "grader_version", lambda: "another")
     others.append(task_key(TASK, 3, "pool", config))
     assert len({key, *others}) == 1 + len(others)
+
+
+def test_key_changes_with_scripts_that_we_make(cases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without a script: what swebench or we make of them is graded, and so is the state that is laid out."""
+    moto, dask, conan = (dataclasses.replace(t, eval_script="") for t in load_tasks(cases / "swegym_3.jsonl").tasks)
+    django = find_task(cases / "swebench_lite_80.jsonl", "django__django-11099")
+    unknown = dataclasses.replace(django, version="99.9")
+
+    def keys() -> list[str]:
+        return [task_key(task, 3, "pool", Config()) for task in (dask, moto, conan, django, unknown)]
+
+    before = keys()
+    monkeypatch.setitem(swe_gym._COMMANDS, "dask/dask", "pytest -q")
+    assert [a == b for a, b in zip(before, keys(), strict=True)] == [False, True, True, True, True]
+    monkeypatch.undo()
+    monkeypatch.setitem(swebench_library().specs["django/django"]["3.0"], "test_cmd", "pytest -q")
+    assert [a == b for a, b in zip(before, keys(), strict=True)] == [True, True, True, False, True]
+    monkeypatch.undo()
+    made = dataclasses.replace(dask, eval_script=eval_script_for(dask))
+    assert task_key(made, 3, "pool", Config()) == before[0]
+    another = tmp_path / "starting_state.sh"
+    another.write_bytes(starting_state.SCRIPT.read_bytes() + b"# another\n")
+    monkeypatch.setattr(starting_state, "SCRIPT", another)
+    grader_version.cache_clear()
+    assert not set(before) & set(keys())
+    grader_version.cache_clear()
 
 
 @pytest.mark.slow

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import TracebackType
 
 from swe_rl.config import Config
+from swe_rl.errors import DataError, UsageError
 from swe_rl.grading.cache import GRADED_METADATA, GRADED_SETTINGS, grader_version
 from swe_rl.tasks.certify.outcome import UNKNOWN, Outcome
+from swe_rl.tasks.eval_script import eval_script_for
 from swe_rl.types import Task
 
 _UNGRADED = ("certified", "flaky", "metadata", "data_source", "problem_statement")  # fields that change no grading
@@ -21,6 +23,7 @@ def task_key(task: Task, repeat: int, sandbox: str, config: Config) -> str:
     """A hash of everything that a task's outcome depends on: a changed task is certified again, and so is one whose gradings
     would go by other settings or by another grader."""
     values = {k: v for k, v in dataclasses.asdict(task).items() if k not in _UNGRADED}
+    values["eval_script"] = _script(task)
     values["metadata"] = [task.metadata.get(name) for name in GRADED_METADATA]
     if task.archive and Path(task.archive).is_file():
         status = Path(task.archive).stat()
@@ -28,6 +31,16 @@ def task_key(task: Task, repeat: int, sandbox: str, config: Config) -> str:
     settings = [getattr(config, name) for name in GRADED_SETTINGS]
     text = json.dumps([values, repeat, sandbox, settings, grader_version()], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:24]
+
+
+def _script(task: Task) -> str:
+    """The script that would run, whoever makes it: the row's, swebench's, ours. "" where none can be made, or none runs."""
+    if task.log_parser == "junit":
+        return task.eval_script
+    try:
+        return eval_script_for(task)
+    except (DataError, UsageError):
+        return ""
 
 
 class Journal:
