@@ -94,7 +94,7 @@ def task_from_row(
         test_patch=fields.text(_first(flat, "test_patch"), "test_patch"),
         fail_to_pass=fields.string_list(_first(flat, "fail_to_pass"), "FAIL_TO_PASS"),
         pass_to_pass=fields.string_list(_first(flat, "pass_to_pass"), "PASS_TO_PASS"),
-        test_files=fields.string_list(flat.get("test_files"), "test_files"),
+        test_files=[name for name in fields.string_list(flat.get("test_files"), "test_files") if name],
         log_parser=fields.text(flat.get("log_parser"), "log_parser"),
         version=fields.text(_first(flat, "version"), "version"),
         archive=fields.text(flat.get("archive"), "archive"),

@@ -39,7 +39,7 @@ def complete_swe_smith(task: Task, *, own_command: bool) -> None:
     if task.base_commit:
         task.metadata["bug_commit"], task.base_commit = task.base_commit, ""
     task.image = published(task.image)
-    files = list(dict.fromkeys(name.split("::")[0] for name in task.fail_to_pass + task.pass_to_pass))
+    files = list(dict.fromkeys(name.split("::")[0] for name in task.fail_to_pass + task.pass_to_pass if name))
     task.test_files = task.test_files or files
     if own_command or task.eval_script:
         return

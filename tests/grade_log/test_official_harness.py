@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from swe_rl.grading.logs import _HARNESS_LINES, parse_log
 from swe_rl.grading.report import judge, report_entry
+from swe_rl.tasks.forms import task_from_row
 from swe_rl.tasks.load import load_tasks
 from swe_rl.tasks.swebench_library import swebench_library
 from swe_rl.types import Task, Verdict
@@ -118,6 +120,20 @@ def test_logs_that_broke_off(tasks: list[Task], tmp_path: Path) -> None:
         for log in broken:
             assert differences(task, log, tmp_path) == {}, (task.instance_id, log[-200:])
             assert judge(task, parse_log(task, log)).verdict is not Verdict.RESOLVED
+
+
+def test_a_test_without_a_name_is_a_failure(cases: Path, tmp_path: Path) -> None:
+    """As in the official harness, which finds no status for it; only lines of text may be empty."""
+    row = json.loads((cases / "swebench_lite_80.jsonl").read_text("utf-8").splitlines()[0])
+    log = HEAD + START + styles_of(row["repo"])[0]([("a", "PASSED"), ("b", "PASSED")], random.Random(1)) + END + TAIL
+    for tests in (["", "a"], json.dumps(["", "a"]), repr(["", "a"])):
+        task = task_from_row({**row, "FAIL_TO_PASS": tests, "PASS_TO_PASS": ["b"]})
+        assert task.fail_to_pass == ["", "a"]
+        assert differences(task, log, tmp_path) == {}
+        entry = official_report(task, log, tmp_path)
+        assert (entry["resolved"], entry["tests_status"]["FAIL_TO_PASS"]["failure"]) == (False, [""])
+        assert judge(task, parse_log(task, log)).verdict is Verdict.UNRESOLVED
+    assert task_from_row({**row, "FAIL_TO_PASS": "a\n\nc\n"}).fail_to_pass == ["a", "c"]
 
 
 @pytest.mark.parametrize(
