@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -43,7 +43,7 @@ class RunFolder:
         self.summary = path / "summary.json"
         self.processes = path / "processes.json"
         self.logs = path / "logs"
-        self._lock: Any = None
+        self._lock: TextIO | None = None
 
     @classmethod
     def open(cls, config: Config, *, admit: Callable[[RunFolder, Config], None] | None = None) -> RunFolder:
@@ -60,7 +60,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--run-dir/--export-root: cannot make {path}: {error.strerror}") from None
-        run._take_lock()
+        run._lock = lock_folder(path)
         if run.summary.exists():
             raise UsageError(
                 f"--run-dir {path}: this run has finished (summary.json); choose another --run-dir or --run-name"
@@ -84,7 +84,7 @@ class RunFolder:
             path = found or _new_path(root, config)
         resumed = (path / "config.yaml").exists()
         if resumed:
-            _check_same_settings(path, config)
+            check_same_settings(path, config)
             if not config.auto_resume and not (path / "summary.json").exists():
                 raise UsageError(
                     f"{path} holds an unfinished run, which --no-auto-resume says not to continue; "
@@ -121,18 +121,23 @@ class RunFolder:
             if file.stem.removeprefix("step-").isdigit() and int(file.stem.removeprefix("step-")) > step:
                 file.unlink()
 
-    def _take_lock(self) -> None:
-        self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(
-                f"{self.path} is in use by another process; wait for it or choose another --run-name"
-            ) from None
-
     def close(self) -> None:
         if self._lock is not None:
             self._lock.close()
+
+
+def lock_folder(path: Path) -> TextIO:
+    """Take the lock of a run's folder; it is held until the file returned is closed, or this process ends.
+
+    Raises UsageError where another process holds it.
+    """
+    lock = (path / ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise UsageError(f"{path} is in use by another process; wait for it or choose another --run-name") from None
+    return lock
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -176,7 +181,8 @@ def _differences(path: Path, config: Config) -> list[str]:
     return [k for k in sorted(set(saved) | set(now)) if k not in FREE_TO_CHANGE and saved.get(k) != now.get(k)]
 
 
-def _check_same_settings(path: Path, config: Config) -> None:
+def check_same_settings(path: Path, config: Config) -> None:
+    """Raise ConfigError where the run in `path` was started with settings that compute something else."""
     if different := _differences(path, config):
         raise ConfigError(
             f"--run-dir {path} holds a run with other settings ({', '.join(different)}); choose another --run-name"

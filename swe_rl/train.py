@@ -5,6 +5,7 @@ Where the guard says that the policy has collapsed, the run goes on from its las
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoin
 from swe_rl.trainer.errors import TrainingCollapsed
 from swe_rl.trainer.guard.recovery import Recovery
 from swe_rl.trainer.guard.watch import Alarm
+from swe_rl.types import Task
 
 
 def drive(config: Config) -> None:
@@ -253,15 +255,7 @@ class Driver:
         file = self.run.evaluation(label)
         if not self.config.eval_prompt_data or file.exists():
             return
-        loaded = load_tasks(
-            self.config.eval_prompt_data,
-            only_certified=self.config.only_certified,
-            with_scripts=True,
-            image_template=self.config.swe_image_template,
-        )
-        if loaded.left_out or loaded.rejected:
-            self.display.say(f"held-out tasks: {loaded.summary()}")
-        tasks, attempts = choose(loaded.tasks, self.config)
+        tasks, attempts = self.held_out
         started = time.monotonic()
         result = self._evaluate(label, tasks, attempts, self.config.eval_temperature)
         if self.config.eval_greedy:
@@ -270,6 +264,19 @@ class Driver:
         write_json(file, result)
         self.log.log("eval", self.step, {k: result[k] for k in ("resolve_rate", "ci95", "n")})
         self.display.say(f"held-out {label}: {100 * result['resolve_rate']:.1f}% of {result['n']} attempts")
+
+    @functools.cached_property
+    def held_out(self) -> tuple[list[Task], int]:
+        """Held-out tasks and attempts at each, read once; it says which rows are left out or rejected."""
+        loaded = load_tasks(
+            self.config.eval_prompt_data,
+            only_certified=self.config.only_certified,
+            with_scripts=True,
+            image_template=self.config.swe_image_template,
+        )
+        if loaded.left_out or loaded.rejected:
+            self.display.say(f"held-out tasks: {loaded.report()}")
+        return choose(loaded.tasks, self.config)
 
     def _evaluate(self, label: str, tasks: list[Any], attempts: int, temperature: float) -> dict[str, Any]:
         folder = str(self.run.attempts / f"eval-{label}")

@@ -10,8 +10,11 @@ from swe_rl.config import Config
 from swe_rl.errors import ConfigError
 
 
-def check_sizes(config: Config) -> None:
-    """Raise ConfigError where settings contradict one another."""
+def check_sizes(config: Config, *, training: bool = True) -> None:
+    """Raise ConfigError where settings contradict one another.
+
+    training: whether the run trains. An evaluation starts no trainer: all GPUs may serve, and groups need no spread.
+    """
     problems = []
     if config.rollout_max_response_len >= config.rollout_max_context_len:
         problems.append(
@@ -23,21 +26,22 @@ def check_sizes(config: Config) -> None:
             f"--rollout-num-gpus {config.rollout_num_gpus} is not a multiple of "
             f"--rollout-num-gpus-per-engine {config.rollout_num_gpus_per_engine}"
         )
-    if config.actor_num_nodes > config.num_nodes:
+    if training and config.actor_num_nodes > config.num_nodes:
         problems.append(f"--actor-num-nodes {config.actor_num_nodes} is more than --num-nodes {config.num_nodes}")
     if config.num_gpus_per_node:
-        training = config.actor_num_nodes * config.actor_num_gpus_per_node
+        trainers = config.actor_num_nodes * config.actor_num_gpus_per_node if training else 0
         total = config.num_nodes * config.num_gpus_per_node
-        if training + config.rollout_num_gpus > total:
+        if trainers + config.rollout_num_gpus > total:
+            beside = f"--actor-num-nodes x --actor-num-gpus-per-node ({trainers}) and " if training else ""
             problems.append(
-                f"--actor-num-nodes x --actor-num-gpus-per-node ({training}) and --rollout-num-gpus "
-                f"({config.rollout_num_gpus}) need more than the {total} GPUs of --num-nodes x --num-gpus-per-node"
+                f"{beside}--rollout-num-gpus ({config.rollout_num_gpus}) need more than the {total} GPUs of "
+                "--num-nodes x --num-gpus-per-node"
             )
     if config.engine == "embedded" and config.rollout_num_gpus_per_engine > 1:
         problems.append(
             "--rollout-num-gpus-per-engine above 1 needs --engine sglang (the embedded engine is one process)"
         )
-    if config.n_samples_per_prompt == 1 and config.dynamic_sampling:
+    if training and config.n_samples_per_prompt == 1 and config.dynamic_sampling:
         problems.append("--n-samples-per-prompt 1 has no spread to compare; use 2 or more, or --no-dynamic-sampling")
     if problems:
         raise ConfigError("\n".join(problems))

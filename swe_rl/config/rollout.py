@@ -36,7 +36,8 @@ class RolloutSettings(Area):
     swe_save_traj_dir: str = setting("", "folder for attempts; empty = <run dir>/attempts")
     only_certified: bool = setting(
         True,
-        "train only on tasks certified as sound and not flaky; others, never certified ones too, are left out and counted",
+        "use only tasks certified as sound and not flaky, in training and evaluation; others, never certified ones too, are left "
+        "out and counted",
     )
     custom_generate_function_path: str = setting("", "module.function in place of the bash agent")
     custom_rm_path: str = setting("", "module.function in place of grading by tests")

@@ -39,10 +39,13 @@ class EngineFleet:
         self.processes = []
 
 
-def launch_engines(config: Config, hf_checkpoint: str, *, log_dir: Path | None = None) -> EngineFleet:
+def launch_engines(
+    config: Config, hf_checkpoint: str, *, log_dir: Path | None = None, training: bool = True
+) -> EngineFleet:
     """Start `rollout_num_gpus / rollout_num_gpus_per_engine` engines on this machine and wait until all are healthy.
 
     With `engine_urls` nothing is started. Logs go to `log_dir`/engine_<i>.log (default: a new temporary folder).
+    training: a trainer shares the machine; without one the engines have all its GPUs.
     Raises ConfigError for sizes that do not divide, EngineError with a log's end where a start fails (all are ended then).
     """
     if config.engine_urls:
@@ -55,7 +58,7 @@ def launch_engines(config: Config, hf_checkpoint: str, *, log_dir: Path | None =
     processes: list[EngineProcess] = []
     try:
         for index in range(config.rollout_num_gpus // per_engine):
-            process = _engine(config, hf_checkpoint, index, folder / f"engine_{index}.log")
+            process = _engine(config, hf_checkpoint, index, folder / f"engine_{index}.log", training=training)
             processes.append(process)
             process.start()
         urls = [process.wait_healthy(limit.remaining()) for process in processes]
@@ -66,12 +69,12 @@ def launch_engines(config: Config, hf_checkpoint: str, *, log_dir: Path | None =
     return EngineFleet(urls, processes)
 
 
-def _engine(config: Config, hf_checkpoint: str, index: int, log_path: Path) -> EngineProcess:
+def _engine(config: Config, hf_checkpoint: str, index: int, log_path: Path, *, training: bool) -> EngineProcess:
     if config.engine == "embedded":
         return EngineProcess(embedded_command(config, hf_checkpoint, seed=config.seed + index), log_path=log_path)
     base_gpu_id = None
     if config.num_gpus_per_node:  # on one node the training processes have the first GPUs
-        first = config.actor_num_gpus_per_node if config.num_nodes == 1 else 0
+        first = config.actor_num_gpus_per_node if training and config.num_nodes == 1 else 0
         base_gpu_id = first + index * config.rollout_num_gpus_per_engine
     port = _free_port()
     command, env = sglang_command(

@@ -38,7 +38,8 @@ class Display:
             self._progress.start()
 
     def say(self, text: str) -> None:
-        self.console.print(text)
+        """Print plain text: brackets in it are no markup."""
+        self.console.print(text, markup=False)
 
     def step_done(self, step: int, note: str) -> None:
         """Tell of one finished training step."""

@@ -35,7 +35,7 @@ class RolloutManager:
     def __init__(self, config: Config) -> None:
         set_up_logging(config)
         self._config = config
-        self._data = ""  # what was read and what was left out, as one line
+        self._data = ""  # what was read, left out and rejected, as text for a person
         self._starting: asyncio.Task[Rollouts] | None = None
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -138,5 +138,5 @@ class RolloutManager:
             image_template=self._config.swe_image_template,
         )
         if what == "training":
-            self._data = loaded.summary()
+            self._data = loaded.report()
         return loaded.tasks

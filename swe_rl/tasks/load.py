@@ -16,8 +16,11 @@ from typing import Any
 
 from swe_rl.errors import DataError, SweRlError
 from swe_rl.tasks.forms import COLUMNS, task_from_row
+from swe_rl.tasks.printable import plain
 from swe_rl.tasks.rows import RawRow, iter_rows
 from swe_rl.types import Task
+
+SHOWN_ROWS = 20  # rejected rows that a report names
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,13 @@ class TaskSet:
                 f"{len(self.left_out)} left out ({', '.join(f'{n} {why}' for why, n in counts.most_common())})"
             )
         return "; ".join(parts)
+
+    def report(self) -> str:
+        """The summary, and below it a line for each of the first `SHOWN_ROWS` rejected rows."""
+        lines = [self.summary(), *(f"  rejected {plain(str(error))}" for error in self.rejected[:SHOWN_ROWS])]
+        if len(self.rejected) > SHOWN_ROWS:
+            lines.append(f"  and {len(self.rejected) - SHOWN_ROWS} more rejected rows")
+        return "\n".join(lines)
 
 
 def read_row(raw: RawRow, *, for_training: bool = True, image_template: str = "") -> Task | RowError:
@@ -113,7 +123,7 @@ def load_tasks(
             result.tasks.append(item)
     if not result.tasks and result.left_out:
         raise DataError(
-            f"{path}: {result.summary()}. Run `swe-rl data certify {path}` and train on its output,"
+            f"{path}: {result.summary()}. Run `swe-rl data certify {path}` and use its output,"
             " or take uncertified tasks with --no-only-certified"
         )
     if not result.tasks:

@@ -136,6 +136,16 @@ def test_impossible_sizes() -> None:
     check_sizes(Config())
 
 
+def test_an_evaluation_starts_no_trainer() -> None:
+    one_gpu = Config(engine="sglang", num_gpus_per_node=1, rollout_num_gpus=1, n_samples_per_prompt=1)
+    check_sizes(one_gpu, training=False)
+    for problem in ("--actor-num-gpus-per-node", "no spread"):
+        with pytest.raises(ConfigError, match=problem):
+            check_sizes(one_gpu)
+    with pytest.raises(ConfigError, match=r"^--rollout-num-gpus \(2\) need more than the 1 GPUs"):
+        check_sizes(one_gpu.model_copy(update={"rollout_num_gpus": 2}), training=False)
+
+
 @pytest.mark.parametrize(
     ("model", "settings", "words"),
     [

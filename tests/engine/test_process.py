@@ -105,6 +105,13 @@ def test_sizes_and_interpreters_are_checked_first(tmp_path: Path) -> None:
         launch_engines(Config(engine="sglang", sglang_python=str(tmp_path / "python")), "unused")
 
 
+@pytest.mark.parametrize(("training", "first"), [(True, 1), (False, 0)])
+def test_engines_without_a_trainer_begin_at_the_first_gpu(tmp_path: Path, training: bool, first: int) -> None:
+    config = Config(engine="sglang", num_gpus_per_node=2, sglang_python="/bin/echo")
+    with pytest.raises(EngineError, match=rf"--base-gpu-id {first}\b"):  # the log's end: what echo was told
+        launch_engines(config, "m", log_dir=tmp_path, training=training)
+
+
 def test_sglang_flags_on_cpu_and_gpu() -> None:
     config = Config(sglang_python=sys.executable, sglang_args="--log-level 'very loud'")
     common = {"port": 5, "dtype": "float32", "seed": 1, "tensor_parallel": 4}

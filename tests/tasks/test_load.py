@@ -253,6 +253,15 @@ def test_only_certified_says_what_it_left_out(tmp_path: Path) -> None:
         load_tasks(tmp_path / "t.jsonl", only_certified=True)
 
 
+def test_a_report_names_the_first_rejected_rows(tmp_path: Path) -> None:
+    path = lines(tmp_path / "d.jsonl", [PLAIN])
+    with path.open("ab") as file:
+        file.write(b"{broken [red]\x1b[2J\n" * 25)
+    said = load_tasks(path).report().splitlines()
+    assert said[0] == "1 tasks; 25 rows rejected" and said[-1] == "  and 5 more rejected rows" and len(said) == 22
+    assert said[1].startswith(f"  rejected {path}:2: ") and "\x1b" not in said[1]
+
+
 def test_find_task_reads_no_further(tmp_path: Path) -> None:
     path = lines(tmp_path / "d.jsonl", [PLAIN])
     with path.open("ab") as file:
