@@ -28,11 +28,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "nodes": ("swe_rl.sandbox.nodes", "set up, watch, fill and clean exec nodes over ssh"),
 }
 
+HELP = ("-h", "--help", "help")
 
-def usage() -> str:
-    width = max(len(name) for name in COMMANDS)
-    lines = ["usage: swe-rl COMMAND [flags]      (swe-rl COMMAND --help explains each)", ""]
-    lines += [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+
+def usage(group: str = "") -> str:
+    """The commands, one a line; with `group` those of two words that begin with it ("data")."""
+    names = [name for name in COMMANDS if not group or name.startswith(f"{group} ")]
+    width = max(len(name) for name in names)
+    lines = [f"usage: swe-rl {f'{group} ' if group else ''}COMMAND [flags]      (COMMAND --help explains each)", ""]
+    lines += [f"  {name:<{width}}  {COMMANDS[name][1]}" for name in names]
     return "\n".join(lines)
 
 
@@ -47,8 +51,11 @@ def _find(argv: list[str]) -> tuple[str, list[str]] | None:
 def main(argv: list[str] | None = None) -> int:
     """Run one subcommand. Exit codes: 0 done, 1 failed, 2 wrong usage or setting, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(usage())
+    groups = {name.split()[0] for name in COMMANDS if " " in name}
+    group = argv[0] if argv and argv[0] in groups else ""
+    asked = argv[1:] if group else argv
+    if not asked or asked[0] in HELP:
+        print(usage(group))
         return 0
     found = _find(argv)
     if found is None:

@@ -21,7 +21,7 @@ from swe_rl.agent.observation import clean_text
 from swe_rl.agent.replay_steps import StoredStep, StoredTrajectory, read_trajectory
 from swe_rl.agent.templates import load_prompts
 from swe_rl.config import Config
-from swe_rl.config.load import load_config
+from swe_rl.config.load import load_config, print_and_exit_on_dry_run
 from swe_rl.deadline import Deadline
 from swe_rl.grading.patch_extract import extract_patch
 from swe_rl.sandbox.protocol import Sandbox
@@ -161,7 +161,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Exit code 0 where everything is the same, 1 where something differs."""
     arguments, rest = build_parser().parse_known_args(argv)
-    config = load_config(rest, prog="swe-rl replay").config
+    loaded = load_config(rest, prog="swe-rl replay")
+    print_and_exit_on_dry_run(loaded)
+    config = loaded.config
     stored = read_trajectory(arguments.trajectory)
     if arguments.list:
         for step in stored.steps:

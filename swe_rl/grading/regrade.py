@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from swe_rl.config import Config
-from swe_rl.config.load import load_config, validate
+from swe_rl.config.load import Loaded, load_config, print_and_exit_on_dry_run, validate
 from swe_rl.deadline import Deadline
 from swe_rl.errors import DataError, UsageError
 from swe_rl.grading.cache import GRADED_SETTINGS
@@ -104,13 +104,17 @@ def tasks_of_run(run_dir: Path, given: Sequence[str], image_template: str = "") 
 def config_of_run(run_dir: Path, argv: list[str]) -> Config:
     """The settings to grade with: those given now; else, where a verdict depends on them, the run's own; else the defaults.
 
+    With `--dry-run` it prints them and ends the program.
     Raises ConfigError for a wrong value, DataError where the run's config.yaml cannot be read.
     """
     given = load_config(argv, prog="swe-rl regrade")
     stored = _settings_of_run(run_dir)
     values = {name: stored[name] for name in GRADED_SETTINGS if name in stored and name not in given.sources}
     sources = dict.fromkeys(values, str(run_dir / CONFIG_FILE))
-    return validate({**given.config.model_dump(), **values}, {**given.sources, **sources})
+    sources = {**given.sources, **sources}
+    config = validate({**given.config.model_dump(), **values}, sources)
+    print_and_exit_on_dry_run(Loaded(config, sources, given.dry_run))
+    return config
 
 
 def _settings_of_run(run_dir: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from swe_rl.config import Config
-from swe_rl.config.load import load_config
+from swe_rl.config.load import load_config, print_and_exit_on_dry_run
 from swe_rl.errors import UsageError
 from swe_rl.sandbox.provider import open_provider
 from swe_rl.tasks.certify.journal import Journal
@@ -45,7 +45,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Exit code 0 where at least one task is certified and none is left unknown, else 1."""
     arguments, rest = build_parser().parse_known_args(argv)
-    config = load_config(rest, prog="swe-rl data certify").config
+    loaded = load_config(rest, prog="swe-rl data certify")
+    print_and_exit_on_dry_run(loaded)
     source = Path(arguments.path)
     out = arguments.out or certified_file(source)
     if arguments.fresh:
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
     return certify_file(
         source,
         out,
-        config,
+        loaded.config,
         html=arguments.html,
         repeat=arguments.repeat,
         concurrency=arguments.concurrency,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from swe_rl.config.load import load_config
+from swe_rl.config.load import load_config, print_and_exit_on_dry_run
 from swe_rl.errors import DataError, UsageError
 from swe_rl.sandbox.local_tools import ensure_tools_env
 from swe_rl.tasks.certify.command import certified_file, certify_file
@@ -95,7 +95,9 @@ def _say_skipped(skipped: dict[str, str]) -> None:
 def main(argv: list[str]) -> int:
     """Exit code 0 where tasks were made and, unless told otherwise, at least one was certified and none is left unknown."""
     args, rest = build_parser().parse_known_args(argv)
-    config = load_config(rest, prog="swe-rl data synth").config
+    loaded = load_config(rest, prog="swe-rl data synth")
+    print_and_exit_on_dry_run(loaded)
+    config = loaded.config
     levels = [level for level in args.levels.split(",") if level]
     if not levels or set(levels) - set(LEVELS):
         raise UsageError(f"--levels {args.levels}: allowed are {', '.join(LEVELS)}")
