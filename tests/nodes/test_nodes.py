@@ -134,16 +134,10 @@ def test_a_command_that_goes_on_with_its_output_closed_is_bounded(sshd: Sshd) ->
         assert time.monotonic() - began < 10
 
 
-@pytest.mark.docker
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b"<html>not an exec server", "not as an exec server does"),
-        (b"[1, 2]", "not as an exec server does"),
-        (json.dumps({"images": ["x" * 100] * 20_000, "containers": [1, 2]}).encode(), "2 containers"),
-    ],
-)
-def test_status_of_what_else_may_answer(sshd: Sshd, body: bytes, said: str, capsys) -> None:
+@contextlib.contextmanager
+def status_server(body: bytes) -> Iterator[int]:
+    """The port of a server that answers everything with `body`."""
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -152,24 +146,60 @@ def test_status_of_what_else_may_answer(sshd: Sshd, body: bytes, said: str, caps
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert main(["nodes", "status", *sshd.flags(), "--port", str(server.server_port)]) == 0
-        server.shutdown()
-    assert said in capsys.readouterr().out
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        (b"<html>not an exec server", 1, "not as an exec server does"),
+        (b"[1, 2]", 1, "not as an exec server does"),
+        (json.dumps({"images": ["x" * 100] * 20_000, "containers": [1, 2]}).encode(), 0, "2 containers"),
+    ],
+)
+def test_status_of_what_may_answer(sshd: Sshd, body: bytes, code: int, said: str, capsys) -> None:
+    with status_server(body) as port:
+        assert main(["nodes", "status", *sshd.flags(), "--port", str(port)]) == code
+    captured = capsys.readouterr()
+    assert said in (captured.err if code else captured.out)
+
+
+@pytest.mark.docker
+def test_status_fails_where_engine_or_server_is_down(sshd: Sshd, capsys, monkeypatch) -> None:
+    assert main(["nodes", "status", *sshd.flags(), "--port", "1"]) == 1
+    captured = capsys.readouterr()
+    assert f"FAILED {sshd.address}: engine 2" in captured.err and "exec server DOWN" in captured.err
+    assert "1 of 1 hosts failed" in captured.err and not captured.out
+    run = Host.run
+    no_engine = "DOCKER_HOST=unix:///none docker info"
+    monkeypatch.setattr(
+        Host, "run", lambda self, command, **more: run(self, command.replace("docker info", no_engine), **more)
+    )
+    with status_server(b'{"containers": []}') as port:
+        assert main(["nodes", "status", *sshd.flags(), "--port", str(port)]) == 1
+    assert "engine DOWN; exec server up" in capsys.readouterr().err
 
 
 @pytest.mark.docker
 def test_clean_lists_first_and_removes_only_what_is_labelled(sshd: Sshd, engine: Engine, capsys) -> None:
     ours = engine.docker("run", "-d", "--network", "none", "--label", f"{LABEL}=1", TEST_IMAGE, "sleep", "300").strip()
+    ended = engine.docker("run", "-d", "--network", "none", "--label", f"{LABEL}=1", TEST_IMAGE, "false").strip()
     other = engine.docker("run", "-d", "--network", "none", TEST_IMAGE, "sleep", "300").strip()
+    engine.docker("wait", ended)
     try:
         assert main(["nodes", "clean", *sshd.flags()]) == 0
-        assert ours[:12] in capsys.readouterr().out
+        listed = capsys.readouterr().out
+        assert ours[:12] in listed and ended[:12] in listed and other[:12] not in listed
         assert ours[:12] in engine.docker("ps", "-q")
         assert main(["nodes", "clean", *sshd.flags(), "--yes"]) == 0
         left = engine.docker("ps", "-aq")
-        assert ours[:12] not in left and other[:12] in left
+        assert ours[:12] not in left and ended[:12] not in left and other[:12] in left
     finally:
-        engine.docker("rm", "-f", other)
+        engine.docker("rm", "-f", ours, ended, other)
 
 
 @pytest.mark.docker
@@ -188,10 +218,11 @@ def test_pull_counts_what_is_there_and_fails_honestly(sshd: Sshd, tmp_path: Path
 def test_one_dead_host_does_not_hide_the_others(sshd: Sshd, capsys) -> None:
     flags = sshd.flags()
     flags[1] += ",127.0.0.1:1"
-    assert main(["nodes", "status", *flags]) == 1
+    with status_server(b'{"containers": []}') as port:
+        assert main(["nodes", "status", *flags, "--port", str(port)]) == 1
     captured = capsys.readouterr()
-    assert f"{sshd.address}: engine 2" in captured.out and "exec server DOWN" in captured.out
-    assert "127.0.0.1:1" in captured.err and "1 of 2 hosts failed" in captured.err
+    assert f"{sshd.address}: engine 2" in captured.out
+    assert "FAILED 127.0.0.1:1" in captured.err and "1 of 2 hosts failed" in captured.err
 
 
 def test_wrong_use_says_what_is_missing(monkeypatch, capsys) -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
+from swe_rl.errors import InfraError
 from swe_rl.sandbox.nodes.ssh import Host, SshError
 
 LABEL = "swe-rl.managed"
@@ -32,21 +33,25 @@ def setup(host: Host, *, script: Path, package: Path, token: str, flags: list[st
 
 
 def status(host: Host, *, port: int, token: str) -> str:
-    """Engine, server, containers and disk, as the node's own exec server tells."""
+    """Engine, server, containers and disk, as the node's own exec server tells. Raises InfraError where one is down."""
     config = f'url = "http://127.0.0.1:{port}/status"\nheader = "Authorization: Bearer {token}"\n'
     engine = host.run("docker info --format '{{.ServerVersion}} {{.ContainersRunning}}'", timeout=STATUS_SECONDS)
     engine_says = engine.output.split() if engine.returncode == 0 else []
     answer = host.run("curl -fsS -m 10 -K -", timeout=STATUS_SECONDS, stdin=config.encode(), most=MAX_STATUS)
     parts = [f"engine {engine_says[0]}" if engine_says else "engine DOWN"]
+    up = False
     if answer.returncode == 0:
         try:
             state = json.loads(answer.output)
             more = [f"disk {state['disk_fraction']:.0%} full"] if "disk_fraction" in state else []
             parts += [f"exec server up, {len(state.get('containers') or [])} containers", *more]
+            up = True
         except (ValueError, TypeError, AttributeError):
             parts.append(f"port {port} answers, but not as an exec server does ({answer.output.strip()[:120]!r})")
     else:
         parts.append(f"exec server DOWN ({answer.output.strip()[-120:]})")
+    if not (engine_says and up):
+        raise InfraError(f"{host.address}: {'; '.join(parts)}")
     return "; ".join(parts)
 
 
