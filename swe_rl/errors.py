@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SweRlError(Exception):
     """Base of all errors this package raises on purpose. The CLI prints the message as one line and exits 1."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders. Python's own way calls the class with the message alone: a subclass whose
+        # constructor takes more could not be read on the other side, and its message would be lost.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[SweRlError], args: tuple[Any, ...], fields: dict[str, Any]) -> SweRlError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class UsageError(SweRlError):
@@ -42,6 +55,3 @@ class DeadlineExceeded(InfraError):
         super().__init__(f"stage '{stage}' ran past its deadline ({seconds:.1f} s)")
         self.stage = stage
         self.seconds = seconds
-
-    def __reduce__(self) -> tuple[type, tuple[str, float]]:
-        return type(self), (self.stage, self.seconds)  # errors cross process borders

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -14,11 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from safetensors.torch import load_file
 
 from swe_rl.cluster.local_ray import ray_cluster
 from swe_rl.config import Config
-from swe_rl.errors import DataError
+from swe_rl.errors import DataError, EngineError
 from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoint, list_checkpoints
 from swe_rl.trainer.errors import CheckpointError, TrainerDied
 from swe_rl.trainer.group import TrainerGroup
@@ -84,6 +87,26 @@ def test_bad_samples_and_bad_folders_leave_the_group_alive(tiny_model, tmp_path)
         with pytest.raises(CheckpointError, match="no such folder"):
             group.load(tmp_path / "nowhere")
         assert group.train(0, make_samples())["train/optimizer_steps"] == 1
+
+
+async def test_an_engine_that_refuses_the_weights_is_quoted_and_the_group_goes_on(tiny_model):
+    async def answer(request: web.Request) -> web.Response:
+        if request.path != "/update_weights_from_tensor":
+            return web.json_response({"success": True})
+        return web.json_response({"success": False, "message": "the model has no tensor 'w'"}, status=400)
+
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_post("/{route}", answer)
+    engine = TestServer(app)
+    await engine.start_server()
+    group = await asyncio.to_thread(TrainerGroup, make_config(tiny_model))
+    try:
+        with pytest.raises(EngineError, match=r"400.*the model has no tensor 'w'"):
+            await asyncio.to_thread(group.push_weights, [str(engine.make_url("/"))], 1)
+        assert (await asyncio.to_thread(group.train, 0, make_samples()))["train/optimizer_steps"] == 1
+    finally:
+        group.close()
+        await engine.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
