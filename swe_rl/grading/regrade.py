@@ -27,6 +27,7 @@ from swe_rl.deadline import Deadline
 from swe_rl.errors import DataError, UsageError
 from swe_rl.grading.cache import GRADED_SETTINGS
 from swe_rl.grading.grader import grade_patch
+from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.protocol import SandboxProvider
 from swe_rl.sandbox.provider import open_provider
 from swe_rl.tasks.load import load_tasks
@@ -161,7 +162,10 @@ async def regrade(
 async def _regrade_one(stored: StoredPatch, task: Task, provider: SandboxProvider, config: Config) -> Regraded:
     patch = (stored.folder / "patch.diff").read_bytes()
     deadline = Deadline(OPEN_SECONDS + config.swe_eval_timeout)
-    result = await grade_patch(task, patch, provider, config, deadline)
+    try:
+        result = await grade_patch(task, patch, provider, config, deadline)
+    except DataError as error:  # no eval script can be made for this row: the others' verdicts still count
+        result = GradeResult(Verdict.INFRA_ERROR, {"reason": str(error)})
     problems = result.detail.get("problems") or [result.detail.get("reason", "")]
     verdict = result.verdict.value
     return Regraded(
@@ -185,7 +189,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="a run's folder, or any folder of attempts")
     parser.add_argument("--tasks", action="append", default=[], help="dataset of the run's tasks (repeatable)")
-    parser.add_argument("--out", "-o", type=Path, help="verdicts as JSONL (default RUN_DIR/regrade.jsonl)")
+    parser.add_argument(
+        "--out", "-o", type=Path, help="verdicts as JSONL, in the order they come (default RUN_DIR/regrade.jsonl)"
+    )
     parser.add_argument(
         "--concurrency", type=int, default=0, help="gradings at once (default: the processors; pool: 16)"
     )
@@ -202,9 +208,8 @@ def main(argv: list[str]) -> int:
     unknown = sorted({stored.instance_id for stored in patches} - set(tasks))
     if unknown:
         raise DataError(f"{len(unknown)} tasks of the run are in none of the datasets, the first {unknown[0]}")
-    results = asyncio.run(_run(patches, tasks, config, arguments.concurrency))
     out = arguments.out or arguments.run_dir / "regrade.jsonl"
-    out.write_text("".join(json.dumps(asdict(result)) + "\n" for result in results), "utf-8")
+    results = asyncio.run(_run(patches, tasks, config, arguments.concurrency, out))
     summary = summarise(results)
     if arguments.json:
         print(json.dumps(summary, indent=2))
@@ -243,16 +248,23 @@ def print_results(results: Sequence[Regraded], summary: dict[str, Any], console:
     console.print("  ".join(f"{name} {summary[name]}" for name in ("attempts", "same", "changed", "recovered", "lost")))
 
 
-async def _run(patches: list[StoredPatch], tasks: dict[str, Task], config: Config, concurrency: int) -> list[Regraded]:
+async def _run(
+    patches: list[StoredPatch], tasks: dict[str, Task], config: Config, concurrency: int, out: Path
+) -> list[Regraded]:
+    """All results; each is written to `out` when it comes, so that an interrupted run keeps what it found."""
     provider = await open_provider(config)
     columns = (TextColumn("regrading"), BarColumn(bar_width=28), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         at_once = concurrency or (16 if provider.name == "pool" else os.cpu_count() or 1)
-        console = Console(stderr=True)
-        with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+        shown = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        with out.open("w", encoding="utf-8") as file, shown as progress:
             bar = progress.add_task("regrading", total=len(patches))
-            return await regrade(
-                patches, tasks, provider, config, concurrency=at_once, on_done=lambda _: progress.advance(bar)
-            )
+
+            def on_done(result: Regraded) -> None:
+                file.write(json.dumps(asdict(result)) + "\n")
+                file.flush()
+                progress.advance(bar)
+
+            return await regrade(patches, tasks, provider, config, concurrency=at_once, on_done=on_done)
     finally:
         await provider.aclose()

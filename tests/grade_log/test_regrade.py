@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swe_rl import cli
 from swe_rl.errors import ConfigError, DataError
+from swe_rl.grading import regrade
+from swe_rl.grading.grader import grade_patch
 from swe_rl.grading.regrade import config_of_run, stored_patches, tasks_of_run
-from swe_rl.tasks.load import write_tasks
+from swe_rl.grading.verdict import GradeResult
+from swe_rl.tasks.load import load_tasks, write_tasks
+from swe_rl.types import Task
 from tests.tasks.local_tasks import FIX, WRONG, make_archive, make_task
 from tests.tasks.local_tasks import test_patch as make_patch_of_tests
 
@@ -38,6 +44,47 @@ def run_dir(tmp_path: Path) -> Path:
     return run
 
 
+def written(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "regrade.jsonl").read_text().splitlines()]
+
+
+def test_a_task_without_a_script_costs_its_own_attempts_only(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = load_tasks(tmp_path / "tasks.jsonl").tasks[0]
+    unknown = dataclasses.replace(good, instance_id="unknown", log_parser="", version="99.9")
+    write_tasks(tmp_path / "tasks.jsonl", [good, unknown])
+    meta = run_dir / "attempts" / "good__g0__ib__1" / "meta.json"
+    meta.write_text(json.dumps({"instance_id": "unknown", "verdict": "resolved"}))
+    shutil.rmtree(run_dir / "attempts" / "good__g0__ic__1")
+    assert cli.main(["regrade", str(run_dir), "--sandbox", "process", "--swe-eval-timeout", "60", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["moves"] == {
+        "resolved -> infra_error": 1,
+        "infra_error -> resolved": 1,
+    }
+    found = {line["attempt"][len("good__g0__i")]: line for line in written(run_dir)}
+    assert {name: line["verdict"] for name, line in found.items()} == {
+        "a": "resolved", "b": "infra_error", "d": "resolved", "e": "no_patch",
+    }  # fmt: skip
+    assert "swebench" in found["b"]["reason"] and "does not know the repository" in found["b"]["reason"]
+
+
+def test_an_interrupted_run_keeps_what_it_found(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, while the third attempt is graded."""
+    seen: list[bytes] = []
+
+    async def interrupted(task: Task, patch: bytes, *rest: Any) -> GradeResult:
+        seen.append(patch)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return await grade_patch(task, patch, *rest)
+
+    monkeypatch.setattr(regrade, "grade_patch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        regrade.main([str(run_dir), "--sandbox", "process", "--concurrency", "1"])
+    assert [line["verdict"] for line in written(run_dir)] == ["resolved", "unresolved"]
+
+
 def test_regrade_compares(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["regrade", str(run_dir), "--sandbox", "process", "--swe-eval-timeout", "60", "--json"]) == 1
     summary = json.loads(capsys.readouterr().out)
@@ -45,7 +92,7 @@ def test_regrade_compares(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> 
         "attempts": 5, "same": 3, "changed": 1, "recovered": 1, "lost": 0,
     }  # fmt: skip
     assert summary["moves"] == {"resolved -> unresolved": 1, "infra_error -> resolved": 1}
-    lines = [json.loads(line) for line in (run_dir / "regrade.jsonl").read_text().splitlines()]
+    lines = sorted(written(run_dir), key=lambda line: line["attempt"])
     assert [line["verdict"] for line in lines] == ["resolved", "unresolved", "unresolved", "resolved", "no_patch"]
     assert lines[0]["tests"]["tests/test_calc.py::test_add"] == "PASSED"
 
