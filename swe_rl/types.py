@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import Any
+
+LOG_PROB_TOLERANCE = 1e-3  # an engine's log-prob may round to slightly above 0
 
 
 class Verdict(str, enum.Enum):
@@ -165,8 +168,9 @@ class Sample:
     status: SampleStatus = SampleStatus.PENDING
     metadata: dict[str, Any] = field(default_factory=dict)
 
-    def validate(self) -> None:
-        """Raise ValueError where lengths disagree: a shifted mask trains the wrong tokens without a sound."""
+    def validate(self, vocab_size: int | None = None) -> None:
+        """Raise ValueError where it cannot be trained on: lengths that disagree (a shifted mask trains the wrong tokens without
+        a sound), ids outside the vocabulary, a mask that is none, log-probs of trained tokens that are no log-probs."""
         n = self.response_length
         if n > len(self.tokens):
             raise ValueError(f"response_length {n} > {len(self.tokens)} tokens")
@@ -174,6 +178,16 @@ class Sample:
             value = getattr(self, name)
             if value is not None and len(value) != n:
                 raise ValueError(f"{name} has {len(value)} entries, response_length is {n}")
+        if vocab_size is not None and self.tokens and not (min(self.tokens) >= 0 and max(self.tokens) < vocab_size):
+            raise ValueError(f"token ids span {min(self.tokens)}..{max(self.tokens)}, the vocabulary has {vocab_size}")
+        mask = [1] * n if self.loss_mask is None else self.loss_mask
+        if any(entry not in (0, 1) for entry in mask):
+            raise ValueError("loss_mask must hold 0 and 1 only")
+        if n and n == len(self.tokens) and mask[0]:
+            raise ValueError("the first token has no token before it and cannot be trained: its loss_mask must be 0")
+        for log_prob, trained in zip(self.rollout_log_probs or (), mask, strict=False):
+            if trained and not (math.isfinite(log_prob) and log_prob <= LOG_PROB_TOLERANCE):
+                raise ValueError(f"rollout_log_probs of trained tokens must be finite and at most 0, not {log_prob}")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

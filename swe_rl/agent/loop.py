@@ -19,7 +19,7 @@ from swe_rl.config import Config
 from swe_rl.deadline import Deadline
 from swe_rl.errors import ConfigError, DeadlineExceeded, EngineError, InfraError
 from swe_rl.sandbox.protocol import Sandbox
-from swe_rl.types import FinishReason, Task, Trajectory, Turn, Verdict
+from swe_rl.types import LOG_PROB_TOLERANCE, FinishReason, Task, Trajectory, Turn, Verdict
 
 SEED_STRIDE = 1_000_003  # between the sampling seeds of an attempt's turns
 STEP_OUTPUT_CHARS = 100_000  # of a command's output kept in the step's record, for replaying it
@@ -223,7 +223,7 @@ def check_turn(turn: Turn) -> None:
             f"the engine returned {n} ids, {len(turn.log_probs)} log-probs and {len(turn.weight_versions)} weight versions"
         )
     for position, log_prob in enumerate(turn.log_probs):
-        if not math.isfinite(log_prob) or log_prob > 1e-3:
+        if not math.isfinite(log_prob) or log_prob > LOG_PROB_TOLERANCE:
             raise EngineError(f"the engine returned the log-prob {log_prob} for output token {position}")
 
 

@@ -64,7 +64,7 @@ async def run_one(
     with recording() as calls:
         try:
             made = await functions.generate(runtime.config, sample, sampling_params)
-            samples = check_samples(made, sample)
+            samples = check_samples(made, sample, runtime.vocab_size)
             if all(one.reward is None and one.status is not SampleStatus.FAILED for one in samples):
                 reward = check_reward(await functions.reward(runtime.config, samples[-1]))
                 for one in samples:  # segments of one attempt share its outcome
@@ -141,14 +141,28 @@ def _result(
     return result
 
 
-def check_samples(made: Any, original: Sample) -> list[Sample]:
-    """The samples a generate function returned, complete and consistent; raises ValueError naming what is wrong."""
+def check_samples(made: Any, original: Sample, vocab_size: int | None = None) -> list[Sample]:
+    """The samples a generate function returned, complete, consistent and fit to be trained on; raises ValueError naming what
+    is wrong. Here it costs the one attempt; the trainer could only end the run.
+
+    A removed segment of an attempt whose other segments are not is masked instead: the attempt's reward still counts.
+    """
     samples = made if isinstance(made, list) else [made]
     if not samples or not all(isinstance(one, Sample) for one in samples):
         raise ValueError(f"the generate function returned {type(made).__name__}, not a Sample or a list of them")
     for one in samples:
-        one.validate()
         one.group_index, one.index, one.rollout_id = original.group_index, original.index, original.rollout_id
+        if one.remove_sample or one.status in (SampleStatus.FAILED, SampleStatus.ABORTED):
+            continue  # it will not be trained on, and need not be whole
+        one.validate(vocab_size)
+        if one.rollout_log_probs is None:
+            raise ValueError("no rollout_log_probs; the generate function must ask the engine for log-probs")
+        if one.reward is not None and check_reward(one.reward) != samples[-1].reward:
+            raise ValueError(f"segments of one attempt have different rewards: {one.reward} and {samples[-1].reward}")
+    removed = [one for one in samples if one.remove_sample]
+    if len(removed) < len(samples):
+        for one in removed:
+            one.loss_mask, one.remove_sample = [0] * one.response_length, False
     return samples
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +51,7 @@ class Runtime:
         self.tokenizer = tokenizer
         self.provider = provider
         self.progress = StageCounts()
+        self.vocab_size = vocab_size(config.hf_checkpoint) or len(tokenizer)
         self.attempts_dir = attempts_dir(config)
         self._attempts: OrderedDict[str, Attempt] = OrderedDict()
 
@@ -87,6 +89,15 @@ def attempts_dir(config: Config) -> Path | None:
     if config.swe_save_traj_dir:
         return Path(config.swe_save_traj_dir)
     return Path(config.run_dir) / "attempts" if config.run_dir else None
+
+
+def vocab_size(path: str) -> int | None:
+    """Rows of the model's embedding, from its config.json; None where there is none to read."""
+    try:
+        model = json.loads((Path(path) / "config.json").read_text())
+        return int((model.get("text_config") or model)["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def load_tokenizer(path: str) -> Any:

@@ -18,8 +18,6 @@ from swe_rl.trainer.advantages import group_advantages, trajectory_key
 from swe_rl.trainer.packing import TrainingSequence, plan_micro_batches
 from swe_rl.types import Sample
 
-LOG_PROB_TOLERANCE = 1e-3  # an engine's log-prob may round to slightly above 0
-
 # plan[rank][optimizer step][micro-batch] = its sequences (none: the rank runs a placeholder)
 StepPlan = list[list[list[list[TrainingSequence]]]]
 
@@ -69,22 +67,16 @@ def training_sequence(sample: Sample, advantage: float, vocab_size: int) -> Trai
     """One sample as a sequence whose trained tokens are exactly those of loss mask 1 (a missing mask is all ones)."""
     name = f"sample {sample.index} (group {sample.group_index}, trajectory {sample.rollout_id})"
     try:
-        sample.validate()
+        sample.validate(vocab_size)
     except ValueError as error:
         raise DataError(f"{name}: {error}") from error
     n = sample.response_length
     tokens = np.asarray(sample.tokens, dtype=np.int64)
     mask = np.ones(n, np.int64) if sample.loss_mask is None else np.asarray(sample.loss_mask)
-    if not np.isin(mask, (0, 1)).all():
-        raise DataError(f"{name}: loss_mask must hold 0 and 1 only")
-    if len(tokens) and not (tokens.min() >= 0 and tokens.max() < vocab_size):
-        raise DataError(f"{name}: token ids span {tokens.min()}..{tokens.max()}, the vocabulary has {vocab_size}")
     if sample.rollout_log_probs is None:
         raise DataError(f"{name}: no rollout_log_probs; the generate function must ask the engine for log-probs")
     chosen = np.flatnonzero(mask)
     log_probs = np.asarray(sample.rollout_log_probs, dtype=np.float32)[chosen]
-    if not (np.isfinite(log_probs).all() and (log_probs <= LOG_PROB_TOLERANCE).all()):
-        raise DataError(f"{name}: rollout_log_probs of trained tokens must be finite and at most 0")
     return TrainingSequence(
         tokens=tokens,
         trained=chosen + (len(tokens) - n),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 
 
 async def generate(args, sample, sampling_params):
@@ -29,6 +30,41 @@ async def shifted(args, sample, sampling_params):
     sample = await generate(args, sample, sampling_params)
     sample.loss_mask = [1]
     return sample
+
+
+async def spoilt(args, sample, sampling_params):
+    """Attempt 0 of each group cannot be trained on, in a way of its own."""
+    sample = await generate(args, sample, sampling_params)
+    if sample.index == 0:
+        how = args.wandb_group
+        if how == "nan":
+            sample.rollout_log_probs[0] = float("nan")
+        elif how == "positive":
+            sample.rollout_log_probs[1] = 0.5
+        elif how == "mask":
+            sample.loss_mask[0] = 2
+        elif how == "vocabulary":
+            sample.tokens[3] = 10**6
+        elif how == "first":
+            sample.tokens = sample.tokens[2:]
+        elif how == "missing":
+            sample.rollout_log_probs = None
+        elif how == "rewards":
+            sample.reward = 1.0
+            other = copy.copy(sample)
+            other.reward = 0.0
+            return [sample, other]
+        elif how == "dictionary":
+            sample.reward = {"score": 1.0}
+    return sample
+
+
+async def half_removed(args, sample, sampling_params):
+    """Two segments, the second of them not to be trained on."""
+    first = await generate(args, sample, sampling_params)
+    second = copy.copy(first)
+    second.remove_sample = True
+    return [first, second]
 
 
 async def broken(args, sample, sampling_params):

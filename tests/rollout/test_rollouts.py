@@ -8,10 +8,12 @@ import itertools
 
 import pytest
 
+from swe_rl.config import Config
 from swe_rl.errors import ConfigError, EngineError, InfraError, UsageError
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
 from swe_rl.rollout.rollouts import Rollouts
+from swe_rl.trainer.batch import training_batch
 from tests.agent.repository import FIX_COMMAND, SUBMIT_COMMAND
 from tests.agent.scripted import ScriptedEngine, bash
 from tests.rollout.waiting import boxes, until
@@ -259,6 +261,19 @@ class TestCustomFunctions:
         with pytest.raises(InfraError) as caught:
             await run(**functions)
         assert reason in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "how", ["nan", "positive", "mask", "vocabulary", "first", "missing", "rewards", "dictionary"]
+    )
+    async def test_what_cannot_be_trained_on_costs_its_attempt_and_not_the_run(self, run, how):
+        batch = await run(generate="spoilt", n_samples_per_prompt=3, wandb_group=how)
+        assert {sample.index for sample in batch.samples} == {1, 2} and batch.metrics["infra_errors"] == 2
+        training_batch(batch.samples, Config(), vocab_size=1000)  # the trainer takes the rest
+
+    async def test_a_removed_segment_trains_nothing_and_its_attempt_counts(self, run):
+        batch = await run(generate="half_removed")
+        assert [sum(sample.loss_mask) for sample in batch.samples] == [2, 0] * 4 and batch.metrics["infra_errors"] == 0
+        assert training_batch(batch.samples, Config(), vocab_size=1000).metrics["train/segments"] == 4
 
     async def test_sometimes_wrong(self, run):
         batch = await run(generate="sometimes_broken", n_samples_per_prompt=3)
