@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case ${1:-} in -h | --help) sed -n '2,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 
-policy=export/quickstart/latest/hf
+policy=${EXPORT_ROOT:-export}/quickstart/latest/hf
 if [ $# -gt 0 ] && [ "${1#--}" = "$1" ]; then policy=$1; shift; fi
 bash scripts/setup.sh
 bash data/quickstart/build.sh

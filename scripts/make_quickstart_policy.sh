@@ -12,10 +12,10 @@ mkdir -p "$work"
 sdists=()
 while read -r file; do sdists+=(--sdist "$file"); done < <(.venv/bin/python -m swe_rl.policy.sources --cache "$work/sdists")
 
-[ -f "$work/new/config.json" ] || .venv/bin/python -m swe_rl.policy.make "${sdists[@]}" --out "$work/new" --seed 1
+[ -f "$work/new/config.json" ] || .venv/bin/python -m swe_rl.policy.make ${sdists[@]+"${sdists[@]}"} --out "$work/new" --seed 1
 demos() { # FILE SEED PRACTICE DRILLS
     [ -f "$work/$1" ] ||
-        .venv/bin/swe-rl data demos --tokenizer "$work/new" --practice "$3" --drills "$4" "${sdists[@]}" --out "$work/$1" --seed "$2"
+        .venv/bin/swe-rl data demos --tokenizer "$work/new" --practice "$3" --drills "$4" ${sdists[@]+"${sdists[@]}"} --out "$work/$1" --seed "$2"
 }
 
 # First the form and the copying, at a high rate; then fresh demonstrations while the rate falls to a tenth.

@@ -35,4 +35,5 @@ done
 bash scripts/setup.sh
 bash data/quickstart/build.sh
 export EXPORT_ROOT="${EXPORT_ROOT:-export}/quickstart" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-exec .venv/bin/swe-rl train --config scripts/quickstart.yaml "${quick[@]}" "${gpus[@]}" "${flags[@]}"
+exec .venv/bin/swe-rl train --config scripts/quickstart.yaml \
+  ${quick[@]+"${quick[@]}"} ${gpus[@]+"${gpus[@]}"} ${flags[@]+"${flags[@]}"} # so that bash 3.2 takes empty ones

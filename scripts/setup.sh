@@ -57,7 +57,9 @@ constraints=()
 # uv leaves compiling to Python, which may not write bytecode where this is set (as many images do).
 compile=()
 [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || compile=(--compile-bytecode)
-.venv/bin/uv pip install --quiet --python .venv/bin/python "${compile[@]}" "${torch_flags[@]}" "${constraints[@]}" -e ".[$extras]" ||
+# Empty arrays are spelled so that bash before 4.4 takes them.
+.venv/bin/uv pip install --quiet --python .venv/bin/python ${compile[@]+"${compile[@]}"} ${torch_flags[@]+"${torch_flags[@]}"} \
+  ${constraints[@]+"${constraints[@]}"} -e ".[$extras]" ||
   die "installing the packages failed (see above)"
 
 # The small Python (pytest and nothing else) that local sandboxes show instead of this environment.

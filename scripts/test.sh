@@ -7,8 +7,8 @@
 #   bash scripts/test.sh -- ARGS     set up, then pytest with these arguments
 #
 # As root on Debian or Ubuntu it installs what the container tests need (docker.io, podman, bubblewrap, openssh-server,
-# a C compiler; apt) and
-# the tests start engines of their own, below a private folder. Without root those tests are left out, and it says so.
+# a C compiler) with apt, and the tests start engines of their own, below a private folder. Without root or those tools
+# their tests are left out, and it says so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,7 +17,7 @@ case ${1:-} in
   --fast) mode=fast ;;
   --no-slow) mode=no-slow ;;
   --) mode=custom; shift ;;
-  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
   '') ;;
   *) echo "test: unknown flag $1 (see --help)" >&2; exit 2 ;;
 esac
@@ -33,21 +33,39 @@ if [ "$mode" = custom ]; then exec python -m pytest "$@"; fi
 step() { printf '\n== %s\n' "$*"; }
 need=(bwrap:bubblewrap)
 [ "$mode" = fast ] || need+=(dockerd:docker.io cc:build-essential podman:podman runc:runc sshd:openssh-server)
+absent() { ! PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null; }
 missing=()
 for pair in "${need[@]}"; do
-  PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+  if absent "${pair%%:*}"; then missing+=("${pair##*:}"); fi
 done
-without=""
 if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     step "installing for the tests (root): ${missing[*]}"
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
   else
-    step "not installed, and not root: tests that need ${missing[*]} are left out"
+    step "not installed, for want of root or apt-get: ${missing[*]}; tests that look for them skip"
   fi
 fi
-[ "$(id -u)" = 0 ] || without=" and not docker and not podman"
+without=""
+leave_out() { # MARKER REASON
+  without="$without and not $1"
+  step "the $1 tests are left out: $2"
+}
+for marker in docker podman; do
+  [ "$mode" != fast ] || break
+  tools=(dockerd cc) # the tests of Podman look at it with docker's command
+  if [ "$marker" = podman ]; then tools=(podman runc docker cc); fi
+  lacking=()
+  for tool in "${tools[@]}"; do
+    if absent "$tool"; then lacking+=("$tool"); fi
+  done
+  if [ "$(id -u)" != 0 ]; then
+    leave_out "$marker" "starting a container engine needs root"
+  elif [ ${#lacking[@]} -gt 0 ]; then
+    leave_out "$marker" "no ${lacking[*]} here"
+  fi
+done
 
 step "format, lint, types"
 ruff format --check . && ruff check . && mypy

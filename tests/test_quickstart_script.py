@@ -1,4 +1,4 @@
-"""What `scripts/quickstart.sh` hands to `swe-rl train`; set-up, tasks and trainer stand aside."""
+"""What `scripts/quickstart.sh` and `eval/eval_quickstart.sh` hand to `swe-rl`; set-up, tasks and trainer stand aside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "quickstart.sh"
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ("scripts/quickstart.sh", "eval/eval_quickstart.sh")
 
 
 @pytest.fixture
@@ -25,13 +26,16 @@ def checkout(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"#!/usr/bin/env bash\n{text}\n")
         file.chmod(0o755)
-    shutil.copy(SCRIPT, tmp_path / "scripts")
+    for script in SCRIPTS:
+        (tmp_path / script).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / script, tmp_path / script)
     return tmp_path
 
 
-def run(checkout: Path, *words: str, gpus: int) -> str:
-    env = {**os.environ, "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}", "GPUS": str(gpus), "EXPORT_ROOT": ""}
-    command = ["bash", "scripts/quickstart.sh", *words]
+def run(checkout: Path, *words: str, gpus: int, script: str = SCRIPTS[0], export_root: str = "") -> str:
+    path = f"{checkout / 'bin'}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "GPUS": str(gpus), "EXPORT_ROOT": export_root}
+    command = ["bash", script, *words]
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.strip()
 
@@ -51,3 +55,12 @@ def test_a_real_model_gets_the_gpus(checkout: Path, words: tuple[str, ...]) -> N
         "export/quickstart: train --config scripts/quickstart.yaml --engine sglang --dtype bfloat16 --num-gpus-per-node 5 "
         f"--actor-num-gpus-per-node 2 --rollout-num-gpus 3 {' '.join(words)} --actor-num-gpus-per-node 2"
     )
+
+
+def test_the_evaluation_looks_where_the_quickstart_exports(checkout: Path) -> None:
+    for root, words in (("", ""), ("elsewhere", "--eval-greedy")):
+        out = root or "export"
+        made = run(checkout, *words.split(), gpus=0, script=SCRIPTS[1], export_root=root)
+        settings = f"--config scripts/quickstart.yaml --hf-checkpoint {out}/quickstart/latest/hf {words}".strip()
+        assert made == f"{out}/eval: eval {settings}"
+        assert run(checkout, gpus=0, export_root=root).startswith(f"{out}/quickstart: train ")

@@ -23,7 +23,7 @@ if [ -z "$LOCAL" ]; then
     # An engine without a bridge network can still build: the build then uses the machine's own.
     network=()
     docker network inspect bridge >/dev/null 2>&1 || network=(--network host)
-    if timeout 600 docker build "${network[@]}" -t "$TAG" data/quickstart/docker >&2; then
+    if timeout 600 docker build ${network[@]+"${network[@]}"} -t "$TAG" data/quickstart/docker >&2; then
         echo "$TAG"
         exit 0
     fi
