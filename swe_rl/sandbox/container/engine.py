@@ -20,6 +20,7 @@ from swe_rl.sandbox.container.errors import ContainerGone, EngineRefused, Engine
 
 MANAGED_LABEL = "swe-rl.managed"
 DISK_LABEL = "swe-rl.disk_mb"  # the bound of its writable layer, for the watch
+LEASE_LABEL = "swe-rl.lease"  # of a pool's container: its lease
 MOST_FILES = 1048576  # what Podman itself would ask for
 CALL_SECONDS = 120.0  # bound of a single API call that has no bound of its own
 

@@ -44,7 +44,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--pin", action="append", default=[], metavar="IMAGE", help="never evict this image; may be repeated")
     add("--disk-high", type=float, default=default.disk_high, metavar="F", help="fullness that evicts [%(default)s]")
     add("--disk-low", type=float, default=default.disk_low, metavar="F", help="fullness that is enough [%(default)s]")
-    add("--max-age", type=float, default=default.max_age, metavar="S", help="remove older containers [%(default)s]")
+    add(
+        "--max-age",
+        type=float,
+        default=default.max_age,
+        metavar="S",
+        help="remove unleased containers then [%(default)s]",
+    )
     add("--watch-interval", type=float, default=default.watch_interval, metavar="S", help=argparse.SUPPRESS)
     return parser
 

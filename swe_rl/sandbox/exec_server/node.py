@@ -18,7 +18,7 @@ from swe_rl.errors import InfraError
 from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container import native
 from swe_rl.sandbox.container.container import Container, Spec
-from swe_rl.sandbox.container.engine import DISK_LABEL, Engine
+from swe_rl.sandbox.container.engine import DISK_LABEL, LEASE_LABEL, Engine
 from swe_rl.sandbox.container.errors import ContainerGone, ImageMissing
 from swe_rl.sandbox.container.image_names import load_credentials, normalized
 from swe_rl.sandbox.container.images import Images, disk_fraction
@@ -30,6 +30,7 @@ from swe_rl.sandbox.exec_server.settings import ExecSettings
 log = logging.getLogger(__name__)
 KEY_LABEL = "swe-rl.key"
 EVALUATION_LABEL = "swe-rl.evaluation"  # of which server, and which
+LONGEST_LEASE = 8 * 86400.0  # seconds; a pool grants 7 days at most, so what is older has lost its pool
 IMAGES_FRESH_SECONDS = 10.0
 
 
@@ -50,6 +51,7 @@ class Node:
         self.engine_error = "not asked yet"
         self.created = self.removed_for_age = self.ended_for_disk = 0
         self._containers: dict[str, Container] = {}  # by id, and by name where one was given
+        self._first_seen: dict[str, float] = {}  # by id, monotonic: a clock that is set makes nothing old
         self._image_rows: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._watch: asyncio.Task[None] | None = None
         # Others may serve the same engine: a server knows its own by its database, which outlives a kill.
@@ -207,15 +209,18 @@ class Node:
             self.engine_error = str(error)
 
     async def _ages(self) -> None:
-        alive = set()
-        for row in await self.listed():
-            alive.add(row["container_id"])
-            if row["age_s"] > self.settings.max_age:
-                log.warning("container %s is %.0f s old: removed", row["container_id"][:12], row["age_s"])
-                await self.destroy(row["container_id"])
+        """Remove what is too old. Containers of a lease are their pool's to end, while there can be one."""
+        now = time.monotonic()
+        rows = {row["container_id"]: row for row in await self.listed()}
+        self._first_seen = {name: self._first_seen.get(name, now) for name in rows}
+        for name, row in rows.items():
+            age, most = now - self._first_seen[name], self.settings.max_age
+            if age > (max(most, LONGEST_LEASE) if LEASE_LABEL in row["labels"] else most):
+                log.warning("container %s is %.0f s old: removed", name[:12], age)
+                await self.destroy(name)
                 self.removed_for_age += 1
         for container in set(self._containers.values()):
-            if container.id not in alive and time.monotonic() - container.used_at > self.settings.watch_interval:
+            if container.id not in rows and time.monotonic() - container.used_at > self.settings.watch_interval:
                 await container.detach()
                 self._forget(container)
 

@@ -24,6 +24,6 @@ class ExecSettings:
     pinned: tuple[str, ...] = ()  # images that are never evicted
     disk_high: float = 0.85  # evict images when the engine's disk is fuller than this ...
     disk_low: float = 0.75  # ... until it is emptier than this
-    max_age: float = 86400.0  # containers older than this are removed: nobody's attempt takes so long
+    max_age: float = 86400.0  # since it first saw them, then containers without a lease are removed
     watch_interval: float = 20.0  # between two looks at disk, ages and the engine
     drain_seconds: float = 10.0  # that commands under way may still take after SIGTERM

@@ -9,6 +9,7 @@ from collections import Counter
 
 from swe_rl.deadline import Deadline
 from swe_rl.owned_tasks import cancel_all
+from swe_rl.sandbox.container.engine import LEASE_LABEL
 from swe_rl.sandbox.pool_server.book import Book
 from swe_rl.sandbox.pool_server.closer import Closer
 from swe_rl.sandbox.pool_server.faults import PoolFault
@@ -19,7 +20,7 @@ from swe_rl.sandbox.pool_server.requests import AllocateBody
 from swe_rl.sandbox.pool_server.settings import PoolSettings
 from swe_rl.sandbox.pool_server.waiting import Ticket, WaitingLine
 
-LABEL_POOL, LABEL_LEASE, LABEL_RUN = "swe-rl.pool", "swe-rl.lease", "swe-rl.run"
+LABEL_POOL, LABEL_RUN = "swe-rl.pool", "swe-rl.run"
 RETRY_PAUSE = 1.0  # seconds before all nodes that failed this request are tried again
 
 
@@ -166,7 +167,7 @@ class Allocator:
                 "env": request.env,
                 "network": request.network,
                 "limits": request.limits,
-                "labels": {LABEL_POOL: self._pool_id, LABEL_LEASE: lease.id, LABEL_RUN: lease.run},
+                "labels": {LABEL_POOL: self._pool_id, LEASE_LABEL: lease.id, LABEL_RUN: lease.run},
                 "idempotency_key": lease.id,
             }
             answer = await self._api.call(lease.node, CREATE_PATH, payload, timeout=deadline.remaining() + 5.0)

@@ -8,7 +8,8 @@ import sqlite3
 import time
 from typing import Any
 
-from swe_rl.sandbox.pool_server.allocator import LABEL_LEASE, LABEL_POOL
+from swe_rl.sandbox.container.engine import LEASE_LABEL
+from swe_rl.sandbox.pool_server.allocator import LABEL_POOL
 from swe_rl.sandbox.pool_server.book import Book
 from swe_rl.sandbox.pool_server.closer import Closer
 from swe_rl.sandbox.pool_server.lease import Lease, LeaseState
@@ -63,7 +64,7 @@ class Reaper:
         for container in containers:
             labels = container.get("labels") or {}
             if labels.get(LABEL_POOL) == self._pool_id:
-                listed[str(labels.get(LABEL_LEASE, ""))] = str(container.get("container_id") or container.get("id"))
+                listed[str(labels.get(LEASE_LABEL, ""))] = str(container.get("container_id") or container.get("id"))
         for lease_id, container_id in listed.items():
             await self._destroy_orphan(node, lease_id, container_id)
         for lease in self._book.active():
