@@ -1,4 +1,8 @@
-"""What an evaluation leaves on disk: summary.json, results.jsonl, and preds.jsonl in SWE-bench's prediction form."""
+"""What an evaluation leaves on disk: summary.json, results.jsonl, and its patches in SWE-bench's prediction form.
+
+The official harness keeps one prediction per instance of a file, the last, and says nothing of the others. So preds.jsonl holds
+the first attempt at each task, preds.1.jsonl the second, and so on.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,15 @@ RESULT_FIELDS = (
 def write_outputs(
     folder: Path, config: Config, records: list[dict[str, Any]], result: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write the three files below `folder` and return the summary."""
+    """Write results, predictions and the summary below `folder`, and return the summary."""
     rows = [{name: record[name] for name in RESULT_FIELDS} for record in records]
     write_atomically(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     name = config.run_name or Path(config.hf_checkpoint).name
-    write_atomically(folder / "preds.jsonl", "".join(json.dumps(prediction(r, name)) + "\n" for r in records))
+    predictions: dict[int, list[str]] = {0: []}
+    for record in records:
+        predictions.setdefault(record["index"], []).append(json.dumps(prediction(record, name)) + "\n")
+    for index, lines in predictions.items():
+        write_atomically(folder / (f"preds.{index}.jsonl" if index else "preds.jsonl"), "".join(lines))
     summary = {
         "hf_checkpoint": config.hf_checkpoint,
         "tasks_file": config.eval_prompt_data,
