@@ -22,6 +22,10 @@ from swe_rl.sandbox.protocol import Sandbox
 from swe_rl.types import LOG_PROB_TOLERANCE, FinishReason, Task, Trajectory, Turn, Verdict
 
 SEED_STRIDE = 1_000_003  # between the sampling seeds of an attempt's turns
+STUCK_SECONDS = 30.0  # an engine that stays silent this long may be stuck ...
+STUCK_FACTOR = (
+    3.0  # ... and is, where the longest answer would have taken a third of that at the attempt's slowest speed so far
+)
 STEP_OUTPUT_CHARS = 100_000  # of a command's output kept in the step's record, for replaying it
 
 
@@ -140,13 +144,17 @@ class _Loop:
         params = self.sampling_params
         if "sampling_seed" in params:  # one seed for all turns would repeat the same random numbers in each of them
             params = {**params, "sampling_seed": (params["sampling_seed"] + SEED_STRIDE * step) % 2**31}
-        result = await self.engine.generate(
-            prompt_ids,
-            params,
-            rid=f"{self.attempt_id}-t{step}",
-            routing_key=self.attempt_id,
-            deadline=self.deadline,
-        )
+        try:
+            result = await self.engine.generate(
+                prompt_ids,
+                params,
+                rid=f"{self.attempt_id}-t{step}",
+                routing_key=self.attempt_id,
+                deadline=self.deadline,
+            )
+        except DeadlineExceeded as error:
+            self._check_stuck(time.monotonic() - started, error)
+            raise
         seconds = time.monotonic() - started
         self._add_time("model", seconds)
         turn = Turn(
@@ -163,6 +171,15 @@ class _Loop:
             self.trajectory.dropped_tokens += len(turn.output_ids)
             raise EngineError(f"the engine aborted the generation after {len(turn.output_ids)} tokens")
         return turn
+
+    def _check_stuck(self, waited: float, error: DeadlineExceeded) -> None:
+        """Raise EngineError where the engine, and not a talkative policy, let the time run out during this call."""
+        speeds = [turn.seconds / max(1, len(turn.output_ids)) for turn in self.trajectory.turns]  # seconds a token
+        longest = max(speeds, default=0.0) * self.sampling_params["max_new_tokens"]
+        if waited > max(STUCK_SECONDS, STUCK_FACTOR * longest):
+            raise EngineError(
+                f"the engine was silent for the last {waited:.0f} s of the attempt; its longest answer takes about {longest:.0f} s"
+            ) from error
 
     async def _act(self, answer: str, turn: Turn, step: int) -> str | None:
         """Run the answer's command; returns the observation, or None when the attempt was submitted."""

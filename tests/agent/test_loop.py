@@ -27,13 +27,15 @@ async def attempt(tmp_path):
     task = build_task(tmp_path)
     providers = []
 
-    async def run(answers, *, seconds=60.0, params=None, sandbox=None, tokenizer=TOKENIZER, **settings):
+    async def run(
+        answers, *, seconds=60.0, params=None, sandbox=None, tokenizer=TOKENIZER, engine=ScriptedEngine, **settings
+    ):
         config = local_config(tmp_path, **settings)
         if sandbox is None:
             provider = await open_provider(config)
             providers.append(provider)
             sandbox = await provider.open(task, deadline=Deadline(30), purpose="agent")
-        engine = ScriptedEngine(tokenizer, answers)
+        engine = engine(tokenizer, answers)
         trajectory = await run_agent(task, sandbox, engine, tokenizer, config, params or {}, Deadline(seconds))
         check_trained_once(trajectory.segments, trajectory.turns)
         return trajectory, engine, sandbox
@@ -130,6 +132,28 @@ async def test_context_limit_and_segments(attempt):
     assert trajectory.exit_status == "context_limit" and len(trajectory.turns) == 1
     trajectory, _, _ = await attempt([bash("ls")], **{**small, "rollout_max_context_len": 410})
     assert trajectory.exit_status == "context_limit" and not trajectory.turns
+
+
+class Silent(ScriptedEngine):
+    """Takes `seconds` for an answer, and for ever from the second one on."""
+
+    seconds = 0.0
+
+    async def generate(self, input_ids, sampling_params, *, rid, routing_key="", deadline=None):
+        await asyncio.sleep(deadline.remaining() if self.prompts else self.seconds)
+        deadline.check("generate")
+        return await super().generate(input_ids, sampling_params, rid=rid)
+
+
+@pytest.mark.parametrize(("seconds", "stuck"), [(0.0, True), (0.5, False)])
+async def test_an_engine_that_falls_silent_is_nobodys_fault(attempt, monkeypatch, seconds, stuck):
+    """The longest answer has 200 tokens: at the speed of the second engine, 1.5 s say nothing about it."""
+    monkeypatch.setattr("swe_rl.agent.loop.STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(Silent, "seconds", seconds)
+    trajectory, _, _ = await attempt([bash("ls")], seconds=2.0, engine=Silent, rollout_max_response_len=200)
+    assert trajectory.exit_status == ("infra_error" if stuck else "deadline")
+    assert ("the engine was silent" in trajectory.verdict_detail.get("error", "")) is stuck
+    assert trajectory.verdict is (Verdict.INFRA_ERROR if stuck else None) and len(trajectory.turns) == 1
 
 
 async def test_deadline(attempt):
