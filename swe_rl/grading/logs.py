@@ -9,13 +9,12 @@ import functools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
 
 from swe_rl.errors import UsageError
 from swe_rl.grading.logs_contradictions import contradicted
-from swe_rl.grading.logs_pytest import lines_with, parse_pytest, parse_r2e, pytest_finished
+from swe_rl.grading.logs_pytest import parse_pytest, parse_r2e, pytest_finished
 from swe_rl.grading.logs_region import find_region, without_colour
+from swe_rl.grading.logs_swebench import SwebenchParser, official_statuses
 from swe_rl.tasks.swebench_library import swebench_library
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 from swe_rl.types import Task, Verdict
@@ -31,18 +30,8 @@ _APPLY_TRACE = re.compile(r"^\++ git apply .*$", re.MULTILINE)
 _APPLY_ERROR = re.compile(
     r"^error: (?:patch failed|.*(?:does not apply|already exists|does not exist|No such file)).*$", re.MULTILINE
 )
-_DJANGO_STALL = "Testing against Django installed in"
-_MOST_STALLS = 200
-_PYTEST_WORDS = ("PASSED", "FAILED", "SKIPPED", "ERROR", "XFAIL")
-# Without one of these a line means nothing to swebench's parser of that name (all of the line, what it stands next to and
-# the line that ends a test run aside): logs of 100 MB are cut to what is read in them.
-_WORDS = {
-    **dict.fromkeys(("parse_log_pytest", "parse_log_pytest_options", "parse_log_pytest_v2"), (*_PYTEST_WORDS, " in ")),
-    **dict.fromkeys(("parse_log_seaborn", "parse_log_matplotlib"), (*_PYTEST_WORDS, " in ")),
-    "parse_log_sympy": ("test_", ".py:"),
-    "parse_log_django": ("...", "FAIL:", "ERROR:", "ok", "--version", "silenced", "Ran "),
-}
-_DJANGO_END = re.compile(r"^Ran \d+ tests? in ", re.MULTILINE)
+# What the harness of swebench 4 writes behind a log whose script ran out of time
+_OUT_OF_TIME = re.compile(r"\n\nTimeout error: \d+ seconds exceeded\.\s*\Z")
 
 
 @dataclass
@@ -50,7 +39,8 @@ class ParsedLog:
     """What a log says. `complete`: the test runner came to its end between the markers, and nothing is forged.
 
     problems: reasons not to believe a good result (one line each). fault: the verdict that the log forces whatever the
-    tests say. applied: what SWE-bench's report calls `patch_successfully_applied`.
+    tests say. applied: what SWE-bench's report calls `patch_successfully_applied`. official: the statuses that its harness
+    reads in a log of its own; None where the log is no such log. They may be forged, so no verdict comes from them.
     """
 
     tests: dict[str, str] = field(default_factory=dict)
@@ -61,6 +51,7 @@ class ParsedLog:
     parser: str = ""
     pytest: bool = False  # the runner is pytest
     fail_only: bool = False  # swebench's FAIL_ONLY_REPOS: a test counts as failed only where the log says so
+    official: dict[str, str] | None = None
 
 
 def parser_of(task: Task) -> str:
@@ -81,12 +72,8 @@ def reads_pytest(task: Task) -> bool:
     """Whether the parser of the task's logs reads what pytest prints."""
     name = parser_of(task)
     if name == "swebench":
-        return _is_pytest(swebench_library().parsers[task.repo].__name__)
+        return SwebenchParser(task).reads_pytest
     return name in ("pytest", "r2e")
-
-
-def _is_pytest(parser_name: str) -> bool:
-    return "pytest" in parser_name or parser_name in ("parse_log_seaborn", "parse_log_matplotlib")
 
 
 def parse_log(
@@ -115,6 +102,12 @@ def parse_log(
         parsed.problems.append("the tests ran into their time limit (exit code 124)")
     if harness:
         _harness_lines(log, parsed)
+    if harness and parsed.fault is None and _OUT_OF_TIME.search(log, max(0, len(log) - 200)):
+        # Whatever the log says of the tests: who never lets them end may have printed it.
+        parsed.fault = Verdict.TEST_TIMEOUT
+        parsed.problems.append("the log ends with the harness' words that the time was up")
+    if harness and parser == "swebench":
+        _officially(task, log, parsed)
     text, before = _bounded(task, log, returncode, markers, parsed)
     if text is None:
         return parsed
@@ -133,6 +126,19 @@ def _harness_lines(log: str, parsed: ParsedLog) -> None:
         parsed.problems.append(f"the log says '{line.lstrip('> ')}'")
         # Inside other text the words may be the patch's: they cannot buy a retry, but the official harness stops too.
         parsed.fault = parsed.fault or (verdict if own else Verdict.UNRESOLVED)
+
+
+def _officially(task: Task, log: str, parsed: ParsedLog) -> None:
+    if any(line in log for line in _HARNESS_LINES):
+        return  # the official harness reads no more of it
+    reader = SwebenchParser(task)
+    read = official_statuses(reader, log)
+    if read is None:
+        return
+    parsed.official, outside = read
+    parsed.applied, parsed.fail_only = True, reader.fail_only
+    if outside and not reader.fail_only:
+        parsed.problems.append("results outside the markers, none between them: anybody can have written them")
 
 
 def _bounded(
@@ -167,17 +173,13 @@ def _read_tests(task: Task, text: str, parsed: ParsedLog, failures: Iterable[str
     finished: Callable[[str], bool] = pytest_finished
     runner = "pytest"
     if parsed.parser == "swebench":
-        library = swebench_library()
-        parser = library.parsers[task.repo]
-        name = parser.__name__
-        text = "\n".join(lines_with(text, _WORDS.get(name, ("",)), gap="."))
-        if text.count(_DJANGO_STALL) > _MOST_STALLS:  # each makes django's parser read on to the log's end
-            parsed.problems.append(f"'{_DJANGO_STALL}' stands in the log more than {_MOST_STALLS} times: not read")
+        swebench = SwebenchParser(task)
+        text = swebench.readable(text)
+        if reason := swebench.why_unreadable(text):
+            parsed.problems.append(reason)
             return
-        read: Callable[[str], dict[str, str]] = functools.partial(_statuses, parser, task)
-        runner = "pytest" if _is_pytest(name) else name.removeprefix("parse_log_")
-        finished = functools.partial(_finished, name)
-        parsed.fail_only = task.repo in library.fail_only_repos
+        read: Callable[[str], dict[str, str]] = swebench.read
+        runner, finished, parsed.fail_only = swebench.runner, swebench.finished, swebench.fail_only
     elif parsed.parser == "r2e":
         read = functools.partial(parse_r2e, wanted=wanted)
     elif parsed.parser == "exit_code":
@@ -195,34 +197,3 @@ def _read_tests(task: Task, text: str, parsed: ParsedLog, failures: Iterable[str
     passed = [name for name in wanted if parsed.tests.get(name) in ("PASSED", "XFAIL")]
     if failed := contradicted(read, text, passed, runner=runner, failures=failures):
         parsed.problems.append(f"{len(failed)} required tests are reported as failed and as passed: {failed[0]}")
-
-
-def _statuses(parser: Callable[[str, Any], dict[str, str]], task: Task, text: str) -> dict[str, str]:
-    """What swebench's parser reads. Some raise for lines that any code can print: such lines do not count, the others do.
-
-    Raises whatever the parser raises for the rest: that was printed too, or the package has no parser for this instance.
-    """
-    # Of a test spec, parsers ask for no more than this.
-    about = SimpleNamespace(instance_id=task.instance_id, repo=task.repo, version=task.version)
-    try:
-        return parser(text, about)
-    except Exception:
-        parser("", about)  # a parser that cannot even read nothing stumbles at every line
-        return parser("\n".join(line for line in text.split("\n") if not _stumbles(parser, about, line)), about)
-
-
-def _stumbles(parser: Callable[[str, Any], dict[str, str]], about: object, line: str) -> bool:
-    try:
-        parser(line, about)
-    except Exception:
-        return True
-    return False
-
-
-def _finished(parser_name: str, text: str) -> bool:
-    """Whether the runner's closing line is there; True for runners whose closing line is not known."""
-    if "django" in parser_name:
-        return _DJANGO_END.search(text) is not None
-    if _is_pytest(parser_name):
-        return pytest_finished(text)
-    return True

@@ -27,8 +27,8 @@ def pytest_finished(text: str) -> bool:
     return any(_END.match(without_colour(line)) for line in lines_with(text, (" in ",)))
 
 
-def lines_with(text: str, words: Iterable[str], gap: str | None = None) -> Iterator[str]:
-    """The lines of `text` that hold one of `words`, cut at `MAX_LINE` characters, without a list of all lines (logs are large).
+def lines_with(text: str, words: Iterable[str], gap: str | None = None, *, longest: int = MAX_LINE) -> Iterator[str]:
+    """The lines of `text` that hold one of `words`, cut at `longest` characters, without a list of all lines (logs are large).
 
     gap: given once for each run of lines that is left out.
     """
@@ -37,7 +37,7 @@ def lines_with(text: str, words: Iterable[str], gap: str | None = None) -> Itera
     while at <= len(text):
         end = text.find("\n", at)
         end = len(text) if end < 0 else end
-        line = text[at : min(end, at + MAX_LINE)]
+        line = text[at : min(end, at + longest)]
         at = end + 1
         if any(word in line for word in words):
             if gone and gap is not None:

@@ -6,7 +6,7 @@ test skipped, an exit code that agrees. Where they differ, `problems` says why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,20 +28,20 @@ class Judgement:
     problems: list[str] = field(default_factory=list)
 
 
-def tests_status(task: Task, parsed: ParsedLog) -> dict[str, dict[str, list[str]]]:
+def tests_status(task: Task, tests: Mapping[str, str], *, fail_only: bool = False) -> dict[str, dict[str, list[str]]]:
     """Required tests by success and failure, as swebench's `get_eval_tests_report` counts them.
 
     PASSED and XFAIL are successes; FAILED, ERROR and missing are failures; skipped tests are in neither list.
     """
     wanted = {"FAIL_TO_PASS": task.fail_to_pass, "PASS_TO_PASS": task.pass_to_pass}
-    return {group: _split(wanted.get(group, ()), parsed) for group in _GROUPS}
+    return {group: _split(wanted.get(group, ()), tests, fail_only) for group in _GROUPS}
 
 
-def _split(names: Iterable[str], parsed: ParsedLog) -> dict[str, list[str]]:
+def _split(names: Iterable[str], tests: Mapping[str, str], fail_only: bool) -> dict[str, list[str]]:
     lists: dict[str, list[str]] = {"success": [], "failure": []}
     for name in names:
-        status = parsed.tests.get(name)
-        if parsed.fail_only:
+        status = tests.get(name)
+        if fail_only:
             lists["failure" if status == "FAILED" else "success"].append(name)
         elif status in _GOOD:
             lists["success"].append(name)
@@ -55,16 +55,22 @@ def judge(task: Task, parsed: ParsedLog, returncode: int | None = None) -> Judge
     if parsed.fault is not None and not parsed.applied:
         return Judgement(parsed.fault, False, problems=list(parsed.problems))
     problems = list(parsed.problems)
+    status = tests_status(task, parsed.tests, fail_only=parsed.fail_only)
     if parsed.parser == "exit_code":
         problems += _exit_code_only(parsed, returncode)
-        resolved = not problems
-        status = tests_status(task, parsed)
+        believed = not problems
     else:
-        status = tests_status(task, parsed)
-        resolved = not any(lists["failure"] for lists in status.values())
-        problems += _disagreements(task, parsed, returncode, resolved)
-    verdict = parsed.fault or (Verdict.RESOLVED if resolved and not problems else Verdict.UNRESOLVED)
-    return Judgement(verdict, resolved, status, problems)
+        believed = _all_passed(status)
+        problems += _disagreements(task, parsed, returncode, believed)
+    verdict = parsed.fault or (Verdict.RESOLVED if believed and not problems else Verdict.UNRESOLVED)
+    if parsed.official is None:
+        return Judgement(verdict, believed, status, problems)
+    official = tests_status(task, parsed.official, fail_only=parsed.fail_only)
+    return Judgement(verdict, _all_passed(official), official, problems)
+
+
+def _all_passed(status: Mapping[str, Mapping[str, list[str]]]) -> bool:
+    return not any(lists["failure"] for lists in status.values())
 
 
 def _exit_code_only(parsed: ParsedLog, returncode: int | None) -> list[str]:
@@ -82,13 +88,21 @@ def _disagreements(task: Task, parsed: ParsedLog, returncode: int | None, resolv
         return []
     found = []
     required = [*task.fail_to_pass, *task.pass_to_pass]
-    if not parsed.tests:
+    if parsed.fail_only:
+        # Such a log names the tests that failed and no other: without any of them, only the exit code tells that tests ran.
+        if returncode is None:
+            found.append("the log names only tests that failed, and the eval script's exit code is not known")
+        elif returncode != 0:
+            found.append(
+                f"no required test is said to have failed, but the eval script ended with exit code {returncode}"
+            )
+    elif not parsed.tests:
         found.append("the log reports no test at all")
     skipped = [name for name in required if parsed.tests.get(name) not in (*_GOOD, *_BAD, None)]
     if skipped:
         found.append(f"{len(skipped)} required tests did not run: {skipped[0]} is {parsed.tests[skipped[0]]}")
     failed = any(status in _BAD for status in parsed.tests.values())
-    if returncode not in (None, 0) and not failed:
+    if returncode not in (None, 0) and not failed and not parsed.fail_only:
         found.append(f"every reported test passed, but the eval script ended with exit code {returncode}")
     elif parsed.pytest and returncode not in (
         None,

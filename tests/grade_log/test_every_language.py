@@ -76,7 +76,48 @@ def test_a_log_of_every_repository() -> None:
             task = task_of(repo, instance_id, name)
             parsed = parse_log(task, START + log + END, returncode=0)
             assert parsed.tests == ({} if parser.__name__ in FAIL_ONLY else {name: "PASSED"}), instance_id
-            assert judge(task, parsed, 0).resolved, instance_id
+            judgement = judge(task, parsed, 0)
+            assert (judgement.verdict, judgement.resolved) == (Verdict.RESOLVED, True), (
+                instance_id,
+                judgement.problems,
+            )
+
+
+def test_logs_that_name_failures_only() -> None:
+    """Without a required test among the failures, the exit code decides: a run that broke before its tests names none."""
+    tasks = [
+        (task_of(repo, ids_of(repo)[0], "good"), failure)
+        for repo, failure in {
+            "chartjs/Chart.js": "Chrome 1.2 (Linux) {}FAILED\n",
+            "markedjs/marked": "1) {}\n",
+            "processing/p5.js": "  1) {}:\n",
+        }.items()
+    ]
+    assert {task.repo for task, _ in tasks} == swebench_library().fail_only_repos
+    for task, failure in tasks:
+        other, good = failure.format("x"), failure.format("good")
+        for text, code, expected in (
+            ("", 0, Verdict.RESOLVED),
+            (other, 0, Verdict.RESOLVED),
+            (other, 1, Verdict.UNRESOLVED),
+            ("", 1, Verdict.UNRESOLVED),
+            ("", None, Verdict.UNRESOLVED),
+            (good, 0, Verdict.UNRESOLVED),
+            (good, 1, Verdict.UNRESOLVED),
+        ):
+            judgement = judge(task, parse_log(task, f"{START}{text}{END}", returncode=code), code)
+            assert judgement.verdict is expected, (task.repo, text, code)
+            assert judgement.resolved is (text != good)  # the official harness does not look at the exit code
+
+
+def test_lines_that_are_cut_mean_nothing_else() -> None:
+    """XML in which one value fills a line, and JSON on one line: cut in the middle, both would be read as something else."""
+    task = task_of("nlohmann/json", "nlohmann__json-1", "a > good")
+    xml = LOGS["parse_log_doctest"][0].replace("<Expression", f"<Expanded>{'&quot;' * 2000}</Expanded><Expression")
+    assert judge(task, parse_log(task, f"{START}{xml}{END}", returncode=0), 0).verdict is Verdict.RESOLVED
+    task = task_of("processing/p5.js", "processing__p5.js-1", "good")
+    log = f"{START}{'x' * 4999}{{}} x\n  1) good:\n{END}"  # a line that ends with "{" opens a block that is not read
+    assert parse_log(task, log, returncode=1).tests == {"good": "FAILED"}
 
 
 def test_no_line_ends_the_reading() -> None:

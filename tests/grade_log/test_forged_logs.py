@@ -100,7 +100,6 @@ def test_swebench_repositories_with_forged_lines(cases: Path, name: str) -> None
     assert verdict(task, START + forged + end + END)[0] is Verdict.RESOLVED
     for log in (forged + end + START + end + END, START + end + END + forged + end, forged + end):
         assert verdict(task, log)[0] is not Verdict.RESOLVED
-        assert not judge(task, parse_log(task, log)).resolved
     assert verdict(task, START + forged + end + END + START + end + END)[0] is Verdict.TAMPERED
     assert verdict(task, START + forged + END)[0] is Verdict.UNRESOLVED
 
@@ -219,7 +218,7 @@ def test_a_real_pytest_run(tmp_path: Path) -> None:
     assert parsed.complete
     expected = ["PASSED", "FAILED", "ERROR", "ERROR", "SKIPPED", "XFAIL", "XPASS", "PASSED", "FAILED", "PASSED"]
     assert [parsed.tests[f"test_m.py::test_{name}"] for name in names] == expected
-    status = report.tests_status(task, parsed)["FAIL_TO_PASS"]
+    status = report.tests_status(task, parsed.tests)["FAIL_TO_PASS"]
     assert [name.removeprefix("test_m.py::test_") for name in status["success"]] == [
         "pass",
         "xfail",
@@ -238,7 +237,7 @@ def test_status_lists_are_swebenchs(statuses: dict[str, str]) -> None:
     expected = swebench_library().eval_tests_report(
         statuses, {"FAIL_TO_PASS": task.fail_to_pass, "PASS_TO_PASS": task.pass_to_pass}
     )
-    assert json.dumps(report.tests_status(task, ParsedLog(tests=statuses))) == json.dumps(expected)
+    assert json.dumps(report.tests_status(task, statuses)) == json.dumps(expected)
     resolved = swebench_library().resolution_status(expected) == "RESOLVED_FULL"
     assert judge(task, ParsedLog(tests=statuses, parser="swebench")).resolved is resolved
 

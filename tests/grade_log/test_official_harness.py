@@ -115,6 +115,9 @@ def test_logs_that_broke_off(tasks: list[Task], tmp_path: Path) -> None:
         broken = [whole + f"\n\n{line}: 1800 seconds exceeded" for line in lines] + [
             lines[0] + ":\nerror: patch failed\n"
         ]
+        broken += [
+            f"{cut}\n\nTimeout error: 1800 seconds exceeded." for cut in (whole, whole[: whole.index(END)], HEAD)
+        ]
         broken += ["", "\n", HEAD, HEAD + START, *(whole[: dice.randrange(whole.index(END))] for _ in range(3))]
         broken.append(HEAD + START + "ImportError while loading conftest '/testbed/conftest.py'.\n" + END)
         for log in broken:
@@ -134,6 +137,38 @@ def test_a_test_without_a_name_is_a_failure(cases: Path, tmp_path: Path) -> None
         assert (entry["resolved"], entry["tests_status"]["FAIL_TO_PASS"]["failure"]) == (False, [""])
         assert judge(task, parse_log(task, log)).verdict is Verdict.UNRESOLVED
     assert task_from_row({**row, "FAIL_TO_PASS": "a\n\nc\n"}).fail_to_pass == ["a", "c"]
+
+
+def test_results_outside_the_markers(tasks: list[Task], tmp_path: Path) -> None:
+    """Standard error behind the end of the trace or before it, a second pair of markers: official, but nobody's proof."""
+    dice = random.Random(14)
+    for task in tasks[::3]:
+        required = [*task.fail_to_pass, *task.pass_to_pass]
+        style = styles_of(task.repo)[0]
+        good = style([(name, "PASSED") for name in required], dice)
+        bad = style([(name, "FAILED") for name in required], dice)
+        outside = [HEAD + START + END + TAIL + good, HEAD + good + START + END + TAIL]
+        resolved = [*outside, HEAD + START + good + END + START + bad + END, END + HEAD + START + good + END + TAIL]
+        for log in [*resolved, HEAD + START + bad + END + START + good + END, HEAD + START + END + bad]:
+            assert differences(task, log, tmp_path) == {}, (task.instance_id, log[-200:])
+            judgement = judge(task, parse_log(task, log))
+            assert judgement.verdict is not Verdict.RESOLVED and judgement.resolved is (log in resolved)
+            assert log not in outside or any("outside the markers" in problem for problem in judgement.problems)
+            # In a log of ours, the harness of which knows its markers, what is outside counts in no field.
+            assert not judge(task, parse_log(task, outside[0], harness=False)).resolved
+
+
+def test_time_that_was_up(tasks: list[Task]) -> None:
+    """The harness' last words decide, also where the tests printed an end of their own before they hung; nobody else's do."""
+    words = "\n\nTimeout error: 1800 seconds exceeded."
+    task = tasks[0]
+    good = START + styles_of(task.repo)[0](
+        [(n, "PASSED") for n in task.fail_to_pass + task.pass_to_pass], random.Random(1)
+    )
+    for log in (HEAD + good, HEAD, HEAD + good + END):
+        assert judge(task, parse_log(task, log + words)).verdict is Verdict.TEST_TIMEOUT
+    assert judge(task, parse_log(task, HEAD + good + words + "\n" + END)).verdict is Verdict.RESOLVED
+    assert judge(task, parse_log(task, HEAD + good + END + words, harness=False)).verdict is Verdict.RESOLVED
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""swebench's parsers, fed with what they can read in bounded time; and what its harness makes of a log as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from swe_rl.grading.logs_pytest import MAX_LINE, lines_with, pytest_finished
+from swe_rl.tasks.swebench_library import swebench_library
+from swe_rl.tasks.test_command import END_MARKER, START_MARKER
+from swe_rl.types import Task
+
+_DJANGO_STALL = "Testing against Django installed in"
+_MOST_STALLS = 200
+_PYTEST_WORDS = ("PASSED", "FAILED", "SKIPPED", "ERROR", "XFAIL")
+# Without one of these a line means nothing to swebench's parser of that name (all of the line, what it stands next to and
+# the line that ends a test run aside): logs of 100 MB are cut to what is read in them.
+_WORDS = {
+    **dict.fromkeys(("parse_log_pytest", "parse_log_pytest_options", "parse_log_pytest_v2"), (*_PYTEST_WORDS, " in ")),
+    **dict.fromkeys(("parse_log_seaborn", "parse_log_matplotlib"), (*_PYTEST_WORDS, " in ")),
+    "parse_log_sympy": ("test_", ".py:"),
+    "parse_log_django": ("...", "FAIL:", "ERROR:", "ok", "--version", "silenced", "Ran "),
+}
+# Parsers for which the end of a line matters, however long it is: XML, JSON on one line.
+_WHOLE_LINES = ("parse_log_doctest", "parse_log_p5js")
+_DJANGO_END = re.compile(r"^Ran \d+ tests? in ", re.MULTILINE)
+
+
+class SwebenchParser:
+    """swebench's parser of the task's repository. runner: "pytest", "django", "sympy" or another's name."""
+
+    def __init__(self, task: Task) -> None:
+        library = swebench_library()
+        self.task = task
+        self.parser: Callable[[str, Any], dict[str, str]] = library.parsers[task.repo]
+        self.name = self.parser.__name__
+        self.runner = "pytest" if self.reads_pytest else self.name.removeprefix("parse_log_")
+        self.fail_only = task.repo in library.fail_only_repos
+
+    @property
+    def reads_pytest(self) -> bool:
+        return "pytest" in self.name or self.name in ("parse_log_seaborn", "parse_log_matplotlib")
+
+    def readable(self, text: str) -> str:
+        """The lines of `text` that mean anything to the parser."""
+        longest = len(text) if self.name in _WHOLE_LINES else MAX_LINE
+        return "\n".join(lines_with(text, _WORDS.get(self.name, ("",)), gap=".", longest=longest))
+
+    def why_unreadable(self, text: str) -> str:
+        """A reason not to give `text` to the parser at all; "" where there is none."""
+        if text.count(_DJANGO_STALL) > _MOST_STALLS:  # each makes django's parser read on to the log's end
+            return f"'{_DJANGO_STALL}' stands in the log more than {_MOST_STALLS} times: not read"
+        return ""
+
+    def read(self, text: str) -> dict[str, str]:
+        """Status by test. Some parsers raise for lines that any code can print: such lines do not count, the others do.
+
+        Raises whatever the parser raises for the rest: that was printed too, or the package has no parser for this instance.
+        """
+        # Of a test spec, parsers ask for no more than this.
+        about = SimpleNamespace(instance_id=self.task.instance_id, repo=self.task.repo, version=self.task.version)
+        try:
+            return self.parser(text, about)
+        except Exception:
+            self.parser("", about)  # a parser that cannot even read nothing stumbles at every line
+            return self.parser("\n".join(line for line in text.split("\n") if not self._stumbles(about, line)), about)
+
+    def _stumbles(self, about: object, line: str) -> bool:
+        try:
+            self.parser(line, about)
+        except Exception:
+            return True
+        return False
+
+    def finished(self, text: str) -> bool:
+        """Whether the runner's closing line is there; True for runners whose closing line is not known."""
+        if "django" in self.name:
+            return _DJANGO_END.search(text) is not None
+        return pytest_finished(text) if self.reads_pytest else True
+
+
+def official_statuses(parser: SwebenchParser, log: str) -> tuple[dict[str, str], bool] | None:
+    """Statuses as the official harness' get_logs_eval reads them, and whether it found them outside the markers.
+
+    It reads between the first pair of texts that are markers, and the whole log where nothing is found there. None where it
+    asks for markers and finds none. Never raises: where its parser does, the harness has no report, we have no statuses.
+    """
+    if START_MARKER not in log or END_MARKER not in log:
+        return None
+    between = log.split(START_MARKER, 2)[1].split(END_MARKER, 1)[0]
+    tests = _read(parser, between)
+    return (tests, False) if tests else ((tests := _read(parser, log)), bool(tests))
+
+
+def _read(parser: SwebenchParser, text: str) -> dict[str, str]:
+    text = parser.readable(text)
+    if parser.why_unreadable(text):
+        return {}
+    try:
+        return parser.read(text)
+    except Exception:  # swebench's parsers are not made for hostile text
+        return {}
