@@ -34,6 +34,7 @@ class EngineClient:
 
     request_timeout: seconds one generation may take where its deadline gives more.
     control_timeout: seconds one weight update, flush or pause may take on every engine.
+    tensor_parallel: processes of one engine (SGLang's --tp-size); each wants its own copy of pushed tensors.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class EngineClient:
         request_timeout: float,
         control_timeout: float = 600.0,
         bucket_bytes: int = 64 << 20,
+        tensor_parallel: int = 1,
         connect_attempts: int = 6,
         api_key: str = "",
     ) -> None:
@@ -52,6 +54,7 @@ class EngineClient:
         self.request_timeout = request_timeout
         self.control_timeout = control_timeout
         self.bucket_bytes = bucket_bytes
+        self.tensor_parallel = tensor_parallel
         self.connect_attempts = connect_attempts
         self.version = 0  # of the last update this client finished
         self._transport = EngineTransport(api_key=api_key)
@@ -162,20 +165,21 @@ class EngineClient:
 
     async def resume(self) -> None:
         """Sample again after `pause`."""
-        await self._everywhere("continue_generation", {})
         self._paused = False
+        await self._everywhere("continue_generation", {})
 
     @asynccontextmanager
     async def paused(self, mode: PauseMode = "retract") -> AsyncIterator[None]:
-        """Pause around a block, resume whatever happens. Inside an outer pause it does nothing."""
+        """Pause around a block, resume whatever happens, also where some engines could not be paused.
+
+        Inside an outer pause it does nothing.
+        """
         if self._paused:
             yield
             return
-        await self.pause(mode)
-        try:
+        async with _ending(self.resume):
+            await self.pause(mode)
             yield
-        finally:
-            await self.resume()
 
     async def update_weights_from_disk(self, path: str, version: int, *, mode: PauseMode = "retract") -> None:
         """Load the Hugging Face folder `path` (seen by every engine) as weight version `version`."""
@@ -196,47 +200,50 @@ class EngineClient:
         """
         from swe_rl.engine.wire import buckets, encode_tensors
 
-        parts = list(buckets(named_tensors, self.bucket_bytes))
+        parts = list(buckets(named_tensors, self.bucket_bytes // self.tensor_parallel))
         if not parts:
             raise EngineError("weight update without tensors")
         async with self.paused(mode):
-            has_session = await self._begin_update()
-            try:
+            sessions = set(self.urls)
+            async with _ending(lambda: self._everywhere("end_weight_update", {}, sessions)):
+                await _gather_all([functools.partial(self._begin_update, url, sessions) for url in self.urls])
                 for number, part in enumerate(parts, start=1):
                     last = number == len(parts)
                     body = {
-                        "serialized_named_tensors": [await asyncio.to_thread(encode_tensors, part)],
+                        # SGLang's process i reads entry i
+                        "serialized_named_tensors": [await asyncio.to_thread(encode_tensors, part)]
+                        * self.tensor_parallel,
                         "flush_cache": last and mode != "in_place",
                         "weight_version": str(version) if last else None,
                     }
                     await self._everywhere("update_weights_from_tensor", body)
-            finally:
-                if has_session:
-                    await self._everywhere("end_weight_update", {})
         self.version = version
 
-    async def _begin_update(self) -> bool:
-        """Open an update session; False where the server is older than sessions (SGLang 0.5.15 answers 404)."""
+    async def _begin_update(self, url: str, sessions: set[str]) -> None:
+        """Open an update session; an engine that refuses leaves `sessions`: none of ours is open there.
+
+        A server that is older than sessions (SGLang 0.5.15) answers 404 and is updated without one.
+        """
         try:
-            await self._everywhere("begin_weight_update", {})
+            await self._control(url, "begin_weight_update", {})
         except EngineRefused as error:
-            if error.status == 404:
-                return False
-            raise
-        return True
+            sessions.discard(url)
+            if error.status != 404:
+                raise
 
-    async def _everywhere(self, route: str, body: dict[str, Any]) -> None:
-        """POST to every engine at once and wait for all of them. Raises the first failure after all have answered."""
+    async def _everywhere(self, route: str, body: dict[str, Any], urls: Iterable[str] | None = None) -> None:
+        """POST to every engine (or those of `urls`) at once. Raises the first failure after all have answered."""
+        await _gather_all(
+            [functools.partial(self._control, url, route, body) for url in (self.urls if urls is None else urls)]
+        )
 
-        async def one(url: str) -> None:
-            try:
-                answer = await self._transport.call("POST", f"{url}/{route}", body, timeout=self.control_timeout)
-            except asyncio.TimeoutError:
-                raise EngineError(f"engine {url}/{route}: no answer within {self.control_timeout} s") from None
-            if isinstance(answer, dict) and answer.get("success") is False:
-                raise EngineError(f"engine {url}/{route}: {answer.get('message', 'refused')}")
-
-        await _gather_all([functools.partial(one, url) for url in self.urls])
+    async def _control(self, url: str, route: str, body: dict[str, Any]) -> None:
+        try:
+            answer = await self._transport.call("POST", f"{url}/{route}", body, timeout=self.control_timeout)
+        except asyncio.TimeoutError:
+            raise EngineError(f"engine {url}/{route}: no answer within {self.control_timeout} s") from None
+        if isinstance(answer, dict) and answer.get("success") is False:
+            raise EngineError(f"engine {url}/{route}: {answer.get('message', 'refused')}")
 
     async def aclose(self) -> None:
         """Close the connections. Requests in flight are lost; abort them first."""
@@ -249,3 +256,17 @@ async def _gather_all(calls: Sequence[Callable[[], Awaitable[None]]]) -> None:
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+@asynccontextmanager
+async def _ending(end: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Await `end()` after the block, whatever happens. An error of the block is raised before one of `end`."""
+    try:
+        yield
+    except BaseException:
+        try:
+            await end()
+        except EngineError as error:
+            log.warning("while a failed call was undone: %s", error)
+        raise
+    await end()

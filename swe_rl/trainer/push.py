@@ -11,9 +11,19 @@ import torch
 from swe_rl.engine.client import EngineClient
 
 
-def push_tensors(weights: dict[str, torch.Tensor], engine_urls: Sequence[str], version: int, timeout: float) -> None:
-    """Send the weights of `version` to every engine, in buckets of bounded size. Raises EngineError naming the engine."""
-    asyncio.run(_push(engine_urls, timeout, version, weights=weights))
+def push_tensors(
+    weights: dict[str, torch.Tensor],
+    engine_urls: Sequence[str],
+    version: int,
+    timeout: float,
+    *,
+    tensor_parallel: int = 1,
+) -> None:
+    """Send the weights of `version` to every engine, in buckets of bounded size. Raises EngineError naming the engine.
+
+    tensor_parallel: processes of one engine, each of which reads its own copy.
+    """
+    asyncio.run(_push(engine_urls, timeout, version, weights=weights, tensor_parallel=tensor_parallel))
 
 
 def push_folder(folder: Path, engine_urls: Sequence[str], version: int, timeout: float) -> None:
@@ -28,8 +38,11 @@ async def _push(
     *,
     weights: dict[str, torch.Tensor] | None = None,
     folder: Path | None = None,
+    tensor_parallel: int = 1,
 ) -> None:
-    client = EngineClient(list(engine_urls), request_timeout=timeout, control_timeout=timeout)
+    client = EngineClient(
+        list(engine_urls), request_timeout=timeout, control_timeout=timeout, tensor_parallel=tensor_parallel
+    )
     try:
         if folder is not None:
             await client.update_weights_from_disk(str(folder), version)

@@ -122,7 +122,8 @@ class TrainWorker:
             return
         timeout = self.config.process_group_timeout
         if self.config.engine_update == "tensor":
-            push.push_tensors(weights, engine_urls, version, timeout)
+            processes = self.config.rollout_num_gpus_per_engine
+            push.push_tensors(weights, engine_urls, version, timeout, tensor_parallel=processes)
             return
         folder = Path(shared_folder) / f"weights_{version:06d}"
         export_hf(self.backend, weights, self.config.hf_checkpoint, folder)

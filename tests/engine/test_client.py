@@ -19,6 +19,7 @@ from swe_rl.engine.client import EngineClient
 from swe_rl.engine.embedded.service import EngineService
 from swe_rl.engine.result import parse_generation
 from swe_rl.engine.routing import rank_engines
+from swe_rl.engine.wire import decode_tensors
 from swe_rl.errors import DeadlineExceeded, EngineError
 from swe_rl.types import FinishReason
 from tests.engine.conftest import until_running
@@ -29,6 +30,13 @@ META = {
     "weight_version": "3",
     "output_token_logprobs": [[-1.0, 4, None], [-2.0, 5, None]],
 }
+UPDATE_ROUTES = (
+    "/pause_generation",
+    "/begin_weight_update",
+    "/update_weights_from_tensor",
+    "/end_weight_update",
+    "/continue_generation",
+)
 ANSWER = {"output_ids": [4, 5], "meta_info": META}
 
 
@@ -187,20 +195,62 @@ async def test_a_failed_update_still_resumes_and_names_the_engine() -> None:
             {"success": request.path != "/update_weights_from_tensor", "message": "no such tensor"}
         )
 
-    paths = (
-        "/pause_generation",
-        "/begin_weight_update",
-        "/update_weights_from_tensor",
-        "/end_weight_update",
-        "/continue_generation",
-    )
-    async with serving(dict.fromkeys(paths, record)) as url:
+    async with serving(dict.fromkeys(UPDATE_ROUTES, record)) as url:
         client = EngineClient([url], request_timeout=10)
         with pytest.raises(EngineError, match=r"127\.0\.0\.1.*no such tensor"):
             await client.update_weights_from_tensor([("w", torch.zeros(2))], 3)
         await client.aclose()
         assert client.version == 0
-    assert seen == list(paths)
+    assert seen == list(UPDATE_ROUTES)
+
+
+async def test_every_process_of_a_tensor_parallel_engine_gets_its_copy() -> None:
+    """SGLang's process i reads entry i of the list; one copy each, and bodies no larger for it."""
+    lists: list[list[str]] = []
+
+    async def record(request: web.Request) -> web.Response:
+        if request.path == "/update_weights_from_tensor":
+            lists.append((await request.json())["serialized_named_tensors"])
+        return web.json_response({"success": True})
+
+    async with serving(dict.fromkeys(UPDATE_ROUTES, record)) as url:
+        client = EngineClient([url], request_timeout=10, tensor_parallel=4, bucket_bytes=4 * 800)
+        await client.update_weights_from_tensor([(name, torch.ones(100)) for name in "abcd"], 1)
+        await client.aclose()
+    assert [[len(entries), len(set(entries))] for entries in lists] == [[4, 1], [4, 1]]
+    names = [name for entries in lists for name, _ in decode_tensors(entries[3])]
+    assert names == ["a", "b", "c", "d"]
+
+
+async def test_an_engine_that_cannot_be_paused_leaves_no_other_paused(
+    client: EngineClient, service: EngineService
+) -> None:
+    both = EngineClient([*client.urls, dead_url()], request_timeout=60)
+    with pytest.raises(EngineError, match="Cannot connect"):
+        await both.update_weights_from_tensor([("w", torch.zeros(2))], 3)
+    await both.aclose()
+    assert not service.scheduler.paused
+    assert (await client.generate([1], {"max_new_tokens": 1}, rid="r")).output_ids
+
+
+@pytest.mark.parametrize("status", [500, 400])
+async def test_an_engine_that_refuses_an_update_session_leaves_no_other_inside_one(
+    client: EngineClient, service: EngineService, status: int
+) -> None:
+    """400 says that a session is open there already, somebody else's: it is not ended."""
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.path)
+        return web.Response(status=status if request.path == "/begin_weight_update" else 200, text="not now")
+
+    async with serving(dict.fromkeys(UPDATE_ROUTES, answer)) as url:
+        both = EngineClient([*client.urls, url], request_timeout=60)
+        with pytest.raises(EngineError, match=f"{status}: not now"):
+            await both.update_weights_from_tensor([("w", torch.zeros(2))], 3)
+        await both.aclose()
+    assert (service.scheduler.updating, service.scheduler.paused) == (False, False)
+    assert seen == ["/pause_generation", "/begin_weight_update", "/continue_generation"]
 
 
 def test_spans_become_versions_per_token() -> None:

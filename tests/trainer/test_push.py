@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from swe_rl.engine.client import EngineClient
@@ -56,6 +57,24 @@ async def test_engine_and_trainer_agree_after_a_push(update, model, request, tmp
         await client.aclose()
         await http.close()
         service.scheduler.stop()
+
+
+async def test_engines_of_several_processes_get_a_copy_for_each(tiny_model, tmp_path: Path, start_worker):
+    copies: list[int] = []
+
+    async def answer(http: web.Request) -> web.Response:
+        if http.path == "/update_weights_from_tensor":
+            copies.append(len((await http.json())["serialized_named_tensors"]))
+        return web.json_response({"success": True})
+
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_post("/{route}", answer)
+    engine = TestServer(app)
+    await engine.start_server()
+    worker = start_worker(make_config(tiny_model, engine="sglang", rollout_num_gpus=4, rollout_num_gpus_per_engine=4))
+    await asyncio.to_thread(worker.push_weights, [str(engine.make_url("/"))], 1, str(tmp_path))
+    await engine.close()
+    assert copies == [4]
 
 
 def test_an_engine_that_is_gone_is_named(tiny_model, tmp_path, start_worker):
