@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import hashlib
 import json
 import os
 import tempfile
@@ -26,6 +27,13 @@ FREE_TO_CHANGE = frozenset(
         *("swe_env_server_url", "swe_env_server_port", "swe_exec_server_urls", "swe_server_token"),
     )
 )
+
+
+def config_hash(config: Config) -> str:
+    """16 hex digits that are equal for runs which compute the same: of all settings but secrets, folders and addresses."""
+    settings = yaml.safe_load(dump_yaml(config))
+    counting = {name: value for name, value in settings.items() if name not in FREE_TO_CHANGE | {"save"}}
+    return hashlib.sha256(json.dumps(counting, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class RunFolder:

@@ -125,12 +125,16 @@ class Trajectory:
     timings: dict[str, float] = field(default_factory=dict)  # seconds by stage
     dropped_tokens: int = 0  # sampled tokens that no segment trains (must be 0 unless aborted)
     reward_not_submitted: float = 1.0  # share of its reward that an attempt gets which did not submit by itself
+    custom_reward: float | None = None  # what a user's reward function said instead
 
     @property
     def reward(self) -> float | None:
-        """The verdict's reward, or its share where the agent ran into a limit; None before grading and for infra_error."""
+        """The verdict's reward, or its share where the agent ran into a limit, or that of a user's reward function; None before
+        grading and for infra_error."""
         if self.verdict is None or not self.verdict.counts:
             return None
+        if self.custom_reward is not None:
+            return self.custom_reward
         return self.verdict.reward * (1.0 if self.exit_status == "submitted" else self.reward_not_submitted)
 
 

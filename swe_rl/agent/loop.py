@@ -178,7 +178,8 @@ class _Loop:
         longest = max(speeds, default=0.0) * self.sampling_params["max_new_tokens"]
         if waited > max(STUCK_SECONDS, STUCK_FACTOR * longest):
             raise EngineError(
-                f"the engine was silent for the last {waited:.0f} s of the attempt; its longest answer takes about {longest:.0f} s"
+                f"the engine was silent for the last {waited:.0f} s of the attempt; "
+                f"at the speed it had, its longest answer takes {longest:.0f} s"
             ) from error
 
     async def _act(self, answer: str, turn: Turn, step: int) -> str | None:

@@ -187,6 +187,7 @@ def attempt_meta(runtime: Runtime, attempt: Attempt) -> dict[str, Any]:
         "group": attempt.group,
         "index": attempt.index,
         "model": config.hf_checkpoint,
+        "config_hash": runtime.config_hash,
         "sampling_params": attempt.sampling_params,
         "weight_versions": sorted(versions),
         "exit_status": trajectory.exit_status,

@@ -71,7 +71,8 @@ async def run_one(
                     one.reward = reward
                     one.remove_sample = one.remove_sample or samples[-1].remove_sample
                     one.metadata["verdict"] = samples[-1].metadata.get("verdict") or verdict_of(reward)
-                await _record_custom_verdict(runtime, samples, verdict_of(reward))
+                if not samples[-1].remove_sample:
+                    await _record_custom_reward(runtime, samples, reward)
         except UsageError:
             raise
         except Exception as exception:
@@ -83,12 +84,14 @@ async def run_one(
     return _result(runtime, task, sample, samples, audit_attempt(samples, calls, _attempt_id(samples)), started, error)
 
 
-async def _record_custom_verdict(runtime: Runtime, samples: list[Sample], verdict: str) -> None:
+async def _record_custom_reward(runtime: Runtime, samples: list[Sample], reward: float) -> None:
     """A user's reward function does not know of the attempt's folder: its outcome goes there too."""
     attempt = runtime.recall(_attempt_id(samples))
-    if attempt is not None and attempt.verdict is None:
-        attempt.trajectory.verdict = Verdict(verdict)
-        await save_attempt(runtime, attempt)
+    if attempt is None or (attempt.verdict is not None and attempt.trajectory.reward == reward):
+        return
+    attempt.trajectory.verdict = attempt.verdict or Verdict(verdict_of(reward))
+    attempt.trajectory.custom_reward = reward
+    await save_attempt(runtime, attempt)
 
 
 def _attempt_id(samples: list[Sample]) -> str:

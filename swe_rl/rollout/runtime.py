@@ -26,6 +26,7 @@ from swe_rl.errors import ConfigError
 from swe_rl.grading.cache import shared_cache
 from swe_rl.rollout.ledger import RecordingEngine
 from swe_rl.rollout.progress import StageCounts
+from swe_rl.run_folder import config_hash
 from swe_rl.sandbox.hardening import HardenedProvider
 from swe_rl.sandbox.protocol import SandboxProvider
 from swe_rl.sandbox.provider import open_provider
@@ -51,6 +52,7 @@ class Runtime:
         self.tokenizer = tokenizer
         self.provider = provider
         self.progress = StageCounts()
+        self.config_hash = config_hash(config)
         self.vocab_size = vocab_size(config.hf_checkpoint) or len(tokenizer)
         self.attempts_dir = attempts_dir(config)
         self._attempts: OrderedDict[str, Attempt] = OrderedDict()

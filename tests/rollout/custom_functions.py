@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 
+from swe_rl.generate_with_swe import reward_func
+
 
 async def generate(args, sample, sampling_params):
     await asyncio.sleep(0)
@@ -16,6 +18,15 @@ async def generate(args, sample, sampling_params):
 
 async def reward(args, sample, **kwargs):
     return float(sample.index % 2)
+
+
+async def half_of_ours(args, sample):
+    """The grader's verdict, worth half."""
+    return 0.5 * await reward_func(args, sample)
+
+
+async def a_third(args, sample):
+    return 0.3
 
 
 async def nan_reward(args, sample):

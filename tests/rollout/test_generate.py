@@ -12,6 +12,7 @@ import pytest
 from swe_rl.errors import ConfigError, DataError, EngineError, SandboxError, SandboxUnavailable
 from swe_rl.generate_with_swe import generate, reward_func, task_of
 from swe_rl.rollout.runtime import config_from_args
+from swe_rl.run_folder import config_hash
 from swe_rl.types import Sample, SampleStatus
 from tests.agent.repository import FIX_COMMAND, SUBMIT_COMMAND
 from tests.agent.scripted import ScriptedEngine, bash
@@ -43,6 +44,8 @@ async def test_resolved(make_runtime, tokenizer, task, tmp_path):
     meta = json.loads((directory / "meta.json").read_text())
     assert meta["weight_versions"] == [0, 1, 2] and meta["sampling_params"]["max_new_tokens"] == 256
     assert meta["tokens"]["sampled"] == meta["tokens"]["trained"] == sum(sample.loss_mask)
+    assert meta["config_hash"] == config_hash(runtime.config.model_copy(update={"engine_urls": ["http://a:1"]}))
+    assert meta["config_hash"] != config_hash(runtime.config.model_copy(update={"lr": 0.5}))
     assert boxes(tmp_path / "sandboxes") == []
 
 

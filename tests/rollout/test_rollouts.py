@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import json
+from pathlib import Path
 
 import pytest
 
@@ -278,6 +280,17 @@ class TestCustomFunctions:
     async def test_sometimes_wrong(self, run):
         batch = await run(generate="sometimes_broken", n_samples_per_prompt=3)
         assert {sample.index for sample in batch.samples} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("reward", "value", "verdict"), [("half_of_ours", 0.5, "resolved"), ("a_third", 0.3, "unresolved")]
+)
+async def test_the_reward_that_trains_is_the_one_on_disk(make_rollouts, tmp_path, reward, value, verdict):
+    rollouts, _, _ = await make_rollouts(custom_rm_path=f"{CUSTOM}.{reward}", dynamic_sampling=False)
+    batch = await rollouts.rollout(0)
+    (sample, *_) = [sample for sample in batch.samples if sample.index == 0]
+    info = json.loads((Path(sample.metadata["attempt_dir"]) / "traj.json").read_text())["info"]
+    assert (sample.reward, info["reward"], info["verdict"]) == (value, value, verdict)
 
 
 async def test_wrong_settings_stop_the_step(make_rollouts):
