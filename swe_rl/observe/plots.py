@@ -24,7 +24,11 @@ PANELS: dict[str, tuple[str, str, list[tuple[str, str, str]]]] = {
     "kl": (
         "Change of the policy",
         "KL, k3 estimator",
-        [("train", "kl", "to the reference"), ("train", "ppo_kl", "to the old policy")],
+        [
+            ("train", "kl", "to the reference"),
+            ("train", "ppo_kl", "from the policy before the update"),
+            ("train", "rollout_kl", "from the policy that sampled"),
+        ],
     ),
     "logprob_diff": (
         "Engine and trainer log-probs",

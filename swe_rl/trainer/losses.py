@@ -13,7 +13,10 @@ from swe_rl.config.algorithm import AlgorithmSettings
 MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8: far outside every clip range, and still finite in fp32
 
 # Metrics that are summed over tokens; the trainer divides those in TOKEN_MEANS by the number of trained tokens.
-TOKEN_MEANS = ("clip_fraction_low", "clip_fraction_high", "tis_weight", "tis_clipped_fraction", "abs_logprob_diff")
+TOKEN_MEANS = (
+    *("clip_fraction_low", "clip_fraction_high", "tis_weight", "tis_clipped_fraction", "abs_logprob_diff"),
+    *("ppo_kl", "rollout_kl"),
+)
 
 
 def log_ratio_exp(log_ratio: torch.Tensor) -> torch.Tensor:
@@ -83,6 +86,7 @@ def policy_loss(
         loss = loss + settings.kl_loss_coef * known["kl"]
 
     trained = weight > 0  # a placeholder's weight is 0
+    now = log_probs.detach()  # the tokens are samples of the earlier policies: theirs is the first place in KL(. || .)
     diff = (old - rollout).abs() * trained
     sums = {
         "loss": loss,
@@ -95,5 +99,7 @@ def policy_loss(
         "tis_weight": (tis * trained).sum(),
         "tis_clipped_fraction": (cut & trained).sum(),
         "abs_logprob_diff": diff.sum(),
+        "ppo_kl": (kl_estimate(old, now, "k3") * trained).sum(),
+        "rollout_kl": (kl_estimate(rollout, now, "k3") * trained).sum(),
     }
     return loss, {name: value.detach().double() for name, value in sums.items()}

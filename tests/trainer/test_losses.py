@@ -70,6 +70,19 @@ def test_one_absurd_token_stays_finite():
     assert torch.isfinite(kl_estimate(torch.tensor([-1e4]), torch.zeros(1), "k3")).all()
 
 
+def test_kl_from_the_old_and_the_sampling_policy():
+    """Sums of exp(d) - 1 - d, d = log new - log of the policy that gave the token; a placeholder (weight 0) adds nothing."""
+    new, old, rollout = [-1.0, -2.0, -0.3], [-1.5, -1.0, -9.0], [-1.25, -2.0, -9.0]
+    fields = {"weight": [0.5, 0.5, 0.0], "advantage": [1.0, -1.0, 1.0], "rollout_log_prob": rollout}
+    tensors = {name: torch.tensor(values) for name, values in fields.items()}
+    several = policy_loss(torch.tensor(new), torch.ones(3), {**tensors, "old_log_prob": torch.tensor(old)}, Config())[1]
+    once = policy_loss(torch.tensor(new), torch.ones(3), tensors, Config())[1]
+    assert float(several["ppo_kl"]) == pytest.approx(math.exp(0.5) - 1.5 + math.exp(-1.0), rel=1e-5)
+    assert float(once["ppo_kl"]) == 0.0
+    for sums in (several, once):
+        assert float(sums["rollout_kl"]) == pytest.approx(math.exp(0.25) - 1.25, rel=1e-4)
+
+
 @pytest.mark.parametrize("aggregation", ["token_mean", "trajectory_mean"])
 def test_loss_equals_the_obvious_reference(aggregation):
     """The whole step in plain Python loops: TIS, clip, KL, entropy, and the mean that the setting names."""

@@ -105,6 +105,7 @@ def test_several_updates_clip_and_one_update_does_not(tiny_model, start_worker):
         metrics[steps] = start_worker(config).train(plan(config, 0)[0])
     assert metrics[1]["train/clip_fraction_low"] == metrics[1]["train/clip_fraction_high"] == 0.0
     assert metrics[4]["train/clip_fraction_low"] + metrics[4]["train/clip_fraction_high"] > 0.0
+    assert metrics[1]["train/ppo_kl"] == 0.0 < metrics[4]["train/ppo_kl"]
 
 
 def test_nothing_to_train_makes_no_step(tiny_model, start_worker):

@@ -122,7 +122,7 @@ def test_export_loads_and_has_moved(finished: Path, lab: Lab) -> None:
 
 
 def test_curves_are_drawn(finished: Path) -> None:
-    assert {"reward.png", "entropy.png", "resolve_rate.png", "logprob_diff.png", "overview.png"} <= {
+    assert {"reward.png", "entropy.png", "resolve_rate.png", "kl.png", "logprob_diff.png", "overview.png"} <= {
         p.name for p in (finished / "plots").iterdir()
     }
 
