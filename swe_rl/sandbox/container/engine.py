@@ -22,6 +22,7 @@ MANAGED_LABEL = "swe-rl.managed"
 DISK_LABEL = "swe-rl.disk_mb"  # the bound of its writable layer, for the watch
 LEASE_LABEL = "swe-rl.lease"  # of a pool's container: its lease
 MOST_FILES = 1048576  # what Podman itself would ask for
+PARALLEL = 8  # calls at a time that make, start or remove a container: an engine is slow with more, and may give up
 CALL_SECONDS = 120.0  # bound of a single API call that has no bound of its own
 
 
@@ -59,8 +60,9 @@ def podman_ulimits() -> list[dict[str, Any]]:
 class Engine:
     """One engine. `url` is a DOCKER_HOST (unix:///path or tcp://...). `aclose()` ends its connections."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, parallel: int = PARALLEL) -> None:
         self.url = url
+        self.turns = asyncio.Semaphore(parallel)  # of create, start and remove; others wait in line, before any timeout
         self._docker: Docker | None = None
         self._connector: aiohttp.BaseConnector | None = None
         self.disk_quota: bool | None = None  # whether its storage driver has one; None until a container was made
@@ -71,7 +73,7 @@ class Engine:
     @property
     def docker(self) -> Docker:
         if self._docker is None:
-            # No limit: every container holds one connection for its supervisor.
+            # No limit: every container holds one connection for its supervisor. `turns` bounds what is heavy.
             path = self.url.removeprefix("unix://")
             unix = self.url.startswith("unix://")
             self._connector = aiohttp.UnixConnector(path, limit=0) if unix else aiohttp.TCPConnector(limit=0)
@@ -95,15 +97,16 @@ class Engine:
         with typed_errors(f"create from {config['Image']}"):
             if ulimits := await self._needed_ulimits():
                 config["HostConfig"]["Ulimits"] = ulimits
-            try:
-                container = await self.docker.containers.create(config, name=name)
-                self.disk_quota = "StorageOpt" in config["HostConfig"]
-            except DockerError as error:
-                if "StorageOpt" not in config["HostConfig"] or "storage" not in error.message.lower():
-                    raise
-                self.disk_quota = False
-                del config["HostConfig"]["StorageOpt"]
-                container = await self.docker.containers.create(config, name=name)
+            async with self.turns:
+                try:
+                    container = await self.docker.containers.create(config, name=name)
+                    self.disk_quota = "StorageOpt" in config["HostConfig"]
+                except DockerError as error:
+                    if "StorageOpt" not in config["HostConfig"] or "storage" not in error.message.lower():
+                        raise
+                    self.disk_quota = False
+                    del config["HostConfig"]["StorageOpt"]
+                    container = await self.docker.containers.create(config, name=name)
         return container.id
 
     async def _needed_ulimits(self) -> list[dict[str, Any]]:
@@ -116,7 +119,8 @@ class Engine:
 
     async def start(self, container_id: str) -> None:
         with typed_errors(f"start {container_id[:12]}"):
-            await self.docker.containers.container(container_id).start()
+            async with self.turns:
+                await self.docker.containers.container(container_id).start()
 
     async def kill(self, container_id: str) -> None:
         """SIGKILL its first process; a container that does not run is no error."""
@@ -132,7 +136,8 @@ class Engine:
         with typed_errors(f"remove {container_id[:12]}"):
             for pause in (0.1, 0.3, 1.0, 3.0, None):
                 try:
-                    await self.docker.containers.container(container_id).delete(force=True, v=True)
+                    async with self.turns:
+                        await self.docker.containers.container(container_id).delete(force=True, v=True)
                     return True
                 except DockerError as error:
                     if error.status == 404:

@@ -36,6 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--shm-mb", type=int, default=bounds.shm_mb, metavar="N", help="/dev/shm of a container [%(default)s]")
     add("--allow-network", action="store_true", help="requests may ask for a network; without this none can")
     add("--capability", action="append", default=[], metavar="NAME", help="give this capability back; may be repeated")
+    add("--parallel", type=int, default=default.parallel, metavar="N", help="containers made at a time [%(default)s]")
     add("--script-supervisor", action="store_true", help="do not compile the supervisor: its slower script serves")
     add("--no-pull", action="store_true", help="do not pull images that are missing")
     add("--pull-timeout", type=float, default=default.pull_timeout, metavar="S", help="seconds of a pull [%(default)s]")
@@ -69,7 +70,17 @@ def main(argv: list[str]) -> int:
 
 def settings_of(flags: argparse.Namespace, token: str) -> ExecSettings:
     """Checked settings. Raises UsageError naming the flag."""
-    for name in ("memory_mb", "cpus", "pids", "disk_mb", "shm_mb", "pull_timeout", "max_age", "watch_interval"):
+    for name in (
+        "memory_mb",
+        "cpus",
+        "pids",
+        "disk_mb",
+        "shm_mb",
+        "parallel",
+        "pull_timeout",
+        "max_age",
+        "watch_interval",
+    ):
         if not getattr(flags, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(flags, name)}: must be above 0")
     if flags.cpus < LEAST_CPUS:
@@ -84,6 +95,7 @@ def settings_of(flags: argparse.Namespace, token: str) -> ExecSettings:
         token=token,
         limits=Limits(flags.memory_mb, flags.cpus, flags.pids, flags.disk_mb, flags.shm_mb, flags.allow_network),
         capabilities=tuple(flags.capability),
+        parallel=flags.parallel,
         compiled=not flags.script_supervisor,
         pull=not flags.no_pull,
         pull_timeout=flags.pull_timeout,

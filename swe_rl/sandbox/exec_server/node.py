@@ -40,7 +40,7 @@ class Node:
     def __init__(self, settings: ExecSettings, db: sqlite3.Connection) -> None:
         self.settings = settings
         self.name = socket.gethostname()
-        self.engine = Engine(settings.docker_host)
+        self.engine = Engine(settings.docker_host, parallel=settings.parallel)
         credentials = load_credentials(settings.registry_config)
         puller = Puller(
             self.engine, timeout=settings.pull_timeout, mirrors=list(settings.mirrors), credentials=credentials

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from swe_rl.sandbox.container.engine import PARALLEL
 from swe_rl.sandbox.container.limits import Limits
 
 
@@ -16,6 +17,7 @@ class ExecSettings:
     token: str = ""  # bearer token that callers must show; "" = loopback only
     limits: Limits = field(default_factory=Limits)  # of every container; a request may ask for less
     capabilities: tuple[str, ...] = ()  # given back to containers after all were dropped
+    parallel: int = PARALLEL  # containers made, started or removed at a time
     compiled: bool = True  # use the compiled supervisor where there is a C compiler, else its script
     pull: bool = True  # pull an image that is missing when a container is created
     pull_timeout: float = 3600.0
