@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from swe_rl.engine.client import EngineClient
 from swe_rl.engine.embedded.app import make_app
+from swe_rl.engine.embedded.kv_rows import KVRows
 from swe_rl.engine.embedded.service import EngineBusy, EngineService, RequestFailed
 from swe_rl.errors import DataError, EngineError, UsageError
 from tests.engine import models
@@ -75,6 +77,67 @@ async def test_more_requests_than_rows_all_end_right(checkpoint: Path) -> None:
         assert service.scheduler.batch.running == [] and service.open == 0
     finally:
         service.scheduler.stop()
+
+
+async def test_kv_memory_stays_within_its_bound_whatever_comes_when(checkpoint: Path) -> None:
+    """Many short sequences, then long ones: a tensor of as many rows of that length would be 8 x 500 cells."""
+    service = build(checkpoint, "--max-running-requests", "8", "--max-total-tokens", "1000")
+    service.scheduler.start()
+    cells: list[int] = []
+    reserve = service.scheduler.rows.reserve
+
+    def watched(rows: int, tokens: int) -> None:
+        reserve(rows, tokens)
+        cells.append(service.scheduler.rows.data.shape[1] * service.scheduler.rows.data.shape[3])
+
+    service.scheduler.rows.reserve = watched  # type: ignore[method-assign]
+    try:
+        prompts = [PROMPT[i : i + 20] for i in range(8)] + [PROMPT, PROMPT[1:]]
+        counts = [10] * 8 + [440, 440]
+        results = await asyncio.gather(
+            *(run(service, p, max_new_tokens=n) for p, n in zip(prompts, counts, strict=True))
+        )
+        model = models.qwen3()
+        assert [r["output_ids"][:10] for r in results] == [greedy(model, p) for p in prompts]
+        assert len(results[-1]["output_ids"]) == 440
+        assert 500 <= max(cells) <= 1000
+    finally:
+        service.scheduler.stop()
+
+
+def test_growing_rows_keeps_what_is_in_use_and_the_bound() -> None:
+    rng = random.Random(4)
+    for _ in range(300):
+        bound = rng.randint(64, 3000)
+        rows = KVRows(1, 1, 1, torch.float32, max_length=1024, max_tokens=bound)
+        used = (0, 0)
+        for _ in range(40):
+            count = rng.randint(1, min(16, bound))
+            length = rng.randint(1, min(1024, bound // count))
+            kept = (min(count, used[0]), min(length, used[1]))
+            content = rows.data[:, : kept[0], :, : kept[1]].clone()
+            rows.reserve(count, length)
+            assert count <= rows.data.shape[1] and length <= rows.data.shape[3]
+            assert rows.data.shape[1] * rows.data.shape[3] <= bound
+            assert torch.equal(rows.data[:, : kept[0], :, : kept[1]], content)
+            rows.data[:, :count, :, :length] = torch.rand(2, count, 1, length, 1)
+            used = (count, length)
+
+
+async def test_without_memory_for_a_row_every_request_is_answered(service: EngineService) -> None:
+    reserve = service.scheduler.rows.reserve
+
+    def no_memory(rows: int, tokens: int) -> None:
+        if rows > 1:
+            raise RuntimeError("can't allocate memory")
+        reserve(rows, tokens)
+
+    service.scheduler.rows.reserve = no_memory  # type: ignore[method-assign]
+    calls = [asyncio.create_task(run(service, PROMPT, max_new_tokens=900))]
+    await until_running(service)
+    calls.append(asyncio.create_task(run(service, PROMPT[1:])))
+    answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), timeout=20)
+    assert all(isinstance(a, RequestFailed) and a.status == 500 and "allocate" in str(a) for a in answers)
 
 
 async def test_a_group_computes_its_prompt_once(service: EngineService) -> None:

@@ -17,13 +17,15 @@ def next_admissible(
 
     Attempts of one group arrive together with one prompt. The first computes it; the others are passed over until its
     KV can be copied, which is one step later, and keep their place in the queue.
+
+    max_tokens: cells of the KV tensor. All rows are as long as the longest, so that is what each sequence costs.
     """
     if len(running) >= max_batch:
         return None
-    room = max_tokens - sum(sequence.reserved for sequence in running)
+    longest = max((sequence.reserved for sequence in running), default=0)
     reading = {block for sequence in running if sequence.pending > 1 for block in sequence.chain}
     for position, sequence in enumerate(waiting):
-        if sequence.reserved > room:
+        if (len(running) + 1) * max(longest, sequence.reserved) > max_tokens:
             return None  # no overtaking by smaller requests: a large one must not wait for ever
         known = cache.find(sequence, len(sequence.tokens) - 1)[1] // BLOCK
         ahead = known + WORTH_WAITING - 1

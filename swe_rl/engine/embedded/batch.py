@@ -20,8 +20,13 @@ class RunningBatch:
     def add(self, sequence: Sequence) -> None:
         """Give a sequence the next free row."""
         sequence.row = len(self.running)
-        self.rows.reserve(sequence.row + 1, len(sequence.tokens))
-        self.running.append(sequence)
+        self.running.append(
+            sequence
+        )  # first: if there is no memory for its row, it ends with the others and is not lost
+        self._reserve()
+
+    def _reserve(self) -> None:
+        self.rows.reserve(len(self.running), max((len(s.tokens) for s in self.running), default=0))
 
     def start_decoding(self, sequence: Sequence) -> None:
         """Move a sequence whose prompt is computed behind the decoding ones."""
@@ -67,7 +72,7 @@ class RunningBatch:
             positions += range(start, start + length)
             chunks.append(Chunk(sequence.row, start, length))
             prefill_budget -= length
-        self.rows.reserve(len(self.running), max((len(s.tokens) for s in self.running), default=0))
+        self._reserve()
         return tokens, positions, PackedBatch(self.rows, [p + 1 for p in positions[: self.decoding]], chunks)
 
     def chunk_owners(self, batch: PackedBatch) -> Iterator[tuple[Sequence, Chunk, int]]:

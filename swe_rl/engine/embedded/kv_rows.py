@@ -1,6 +1,7 @@
 """The KV cache of all running sequences: one tensor, one row a sequence, running rows side by side.
 
-A decode step then reads `rows[:n]` as a view. Nothing is concatenated per step; the tensor doubles when it must grow.
+A decode step then reads `rows[:n]` as a view. Nothing is concatenated per step; the tensor doubles when it must grow, and
+where that would pass its bound it gives up unused rows for longer ones, or unused length for more rows.
 """
 
 from __future__ import annotations
@@ -9,26 +10,41 @@ import torch
 
 
 class KVRows:
-    """`data` is [2 x layers (keys, then values), rows, key-value heads, tokens, head size]."""
+    """`data` is [2 x layers (keys, then values), rows, key-value heads, tokens, head size].
 
-    def __init__(self, layers: int, heads: int, head_size: int, dtype: torch.dtype, *, max_tokens: int) -> None:
+    max_length: tokens of the longest row. max_tokens: the most cells, rows x tokens.
+    """
+
+    def __init__(
+        self, layers: int, heads: int, head_size: int, dtype: torch.dtype, *, max_length: int, max_tokens: int
+    ) -> None:
         self.layers = layers
+        self.max_length = max_length
         self.max_tokens = max_tokens
         self.data = torch.zeros(2 * layers, 0, heads, 0, head_size, dtype=dtype)
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
 
     def reserve(self, rows: int, tokens: int) -> None:
-        """Make room for `rows` rows of `tokens` tokens. Cells never written are zero: masked cells must stay finite."""
+        """Make room for `rows` rows of `tokens` tokens, at most `max_tokens` cells; no more than that is in use.
+
+        Cells never written are zero: masked cells must stay finite. Raises RuntimeError where there is no memory.
+        """
         layers2, have_rows, heads, have_tokens, size = self.data.shape
         if rows <= have_rows and tokens <= have_tokens:
             return
+        new_rows, new_tokens = have_rows, have_tokens
         if rows > have_rows:
-            rows = max(rows, 2 * have_rows, 4)
+            new_rows = max(rows, 2 * have_rows, 4)
         if tokens > have_tokens:
-            tokens = min(max(tokens, 2 * have_tokens, 256), max(tokens, self.max_tokens))
-        grown = self.data.new_zeros(layers2, max(rows, have_rows), heads, max(tokens, have_tokens), size)
-        grown[:, :have_rows, :, :have_tokens] = self.data
+            new_tokens = min(max(tokens, 2 * have_tokens, 256), max(tokens, self.max_length))
+        if new_rows * new_tokens > self.max_tokens:  # length first, a quarter to spare: a growing row moves all
+            spare = max(tokens + tokens // 4, self.max_tokens // new_rows)
+            new_tokens = max(tokens, min(new_tokens, spare, self.max_tokens // rows))
+            new_rows = max(rows, min(new_rows, self.max_tokens // new_tokens))
+        kept_rows, kept_tokens = min(have_rows, new_rows), min(have_tokens, new_tokens)
+        grown = self.data.new_zeros(layers2, new_rows, heads, new_tokens, size)
+        grown[:, :kept_rows, :, :kept_tokens] = self.data[:, :kept_rows, :, :kept_tokens]
         self.data = grown
         self.keys = list(grown[: self.layers].unbind(0))
         self.values = list(grown[self.layers :].unbind(0))

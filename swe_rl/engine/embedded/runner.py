@@ -38,10 +38,18 @@ class ModelRunner:
         self.eos_ids = _eos_ids(self.config, self.model.generation_config)
 
     def new_rows(self, max_tokens: int) -> KVRows:
+        """Rows for this model of at most `max_tokens` cells together."""
         config = self.config
         heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         size = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-        return KVRows(int(config.num_hidden_layers), heads, size, self.model.dtype, max_tokens=max_tokens)
+        return KVRows(
+            int(config.num_hidden_layers),
+            heads,
+            size,
+            self.model.dtype,
+            max_length=self.context_length,
+            max_tokens=max_tokens,
+        )
 
     @torch.inference_mode()
     def forward(self, tokens: Rows[int], positions: Rows[int], batch: PackedBatch, wanted: Rows[int]) -> torch.Tensor:

@@ -31,8 +31,9 @@ T = TypeVar("T")
 class Scheduler(threading.Thread):
     """Owns the model, the KV rows and all sequences.
 
-    max_batch: sequences computed together. cache_tokens: the most tokens that running sequences may reach together, and
-    as many again that finished ones may leave in the prefix cache. prefill_budget: prompt tokens computed per step.
+    max_batch: sequences computed together. cache_tokens: the most cells of the KV tensor (running sequences x the most
+    tokens that the longest can reach), and as many tokens again that finished ones may leave in the prefix cache.
+    prefill_budget: prompt tokens computed per step.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Scheduler(threading.Thread):
         self.max_batch = max_batch
         self.cache_tokens = cache_tokens
         self.prefill_budget = prefill_budget
-        self.rows = runner.new_rows(runner.context_length)
+        self.rows = runner.new_rows(cache_tokens)
         self.batch = RunningBatch(self.rows)
         self.cache = PrefixCache(cache_tokens)
         self.waiting: deque[Sequence] = deque()
@@ -158,7 +159,8 @@ class Scheduler(threading.Thread):
             log.exception("engine step failed")
             self.failure = error
         message = f"the engine failed: {self.failure}" if self.failure else "the engine is shutting down"
-        for sequence in [*self.batch.running, *self.waiting]:
+        # the last row first: then no row moves, and where there was no memory for a row, it is not read
+        for sequence in [*reversed(self.batch.running), *self.waiting]:
             self._finish(sequence, _abort(message, status=500 if self.failure else 503))
         while self.failure and self._next_commands():  # go on answering: submit() now refuses
             continue
@@ -259,7 +261,7 @@ class Scheduler(threading.Thread):
 
     def _leave(self, sequence: Sequence, *, keep: bool) -> None:
         self.cache.unshare(sequence)
-        if keep and sequence.kv_epoch == self.kv_epoch and not self.poisoned:
+        if keep and sequence.kv_epoch == self.kv_epoch and not self.poisoned and self.failure is None:
             self.cache.store(sequence, self.rows)
         self.batch.remove(sequence)
 

@@ -40,7 +40,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--threads", type=int, default=1, help="torch threads")
     p.add_argument("--max-running-requests", type=int, default=64, help="sequences computed together")
     p.add_argument(
-        "--max-total-tokens", type=int, default=262144, help="tokens of running sequences; as many are cached"
+        "--max-total-tokens",
+        type=int,
+        default=262144,
+        help="running sequences x the longest of them; as many tokens are cached",
     )
     p.add_argument("--max-queued-requests", type=int, default=4096, help="unfinished sequences before 503")
     p.add_argument("--chunked-prefill-size", type=int, default=512, help="prompt tokens computed per step")
