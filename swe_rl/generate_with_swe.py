@@ -2,7 +2,8 @@
 
 They have the signatures of slime's custom functions (`--custom-generate-function-path`, `--custom-rm-path`) and use only
 attribute names that its `Sample` shares with ours, so they can be plugged into slime as they are; our own rollout
-manager calls the same two.
+manager calls the same two. slime needs a third, `post_process_rewards` (`--custom-reward-post-process-path`): left to itself
+it compares the rewards of removed samples too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from swe_rl.rollout.attempt import grade_attempt, run_attempt
 from swe_rl.rollout.runtime import runtime_for
 from swe_rl.rollout.samples import make_samples
 from swe_rl.tasks.forms import task_from_row
+from swe_rl.trainer.advantages import group_advantages
 from swe_rl.types import Task, Verdict
 
 
@@ -76,6 +78,21 @@ async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
     if verdict is Verdict.INFRA_ERROR:
         sample.remove_sample = True
     return attempt.trajectory.reward or 0.0
+
+
+def post_process_rewards(args: Any, samples: list[Any], **_: Any) -> tuple[list[float], list[float]]:
+    """Rewards of one rollout as slime's trainer wants them: as they are, and compared within their groups.
+
+    args: `rewards_normalization` (default true) asks for the comparison, `grpo_std_normalization` (default true) for the
+    division by the group's standard deviation. An attempt counts once however many samples it has; removed samples
+    (`infra_error`) stay out of their group's mean and get 0.
+    Raises DataError where samples of one attempt have different rewards.
+    """
+    raw = [float(sample.reward or 0.0) for sample in samples]
+    if not getattr(args, "rewards_normalization", True):
+        return raw, raw
+    compared = group_advantages(samples, normalise_std=getattr(args, "grpo_std_normalization", True))
+    return raw, [advantage or 0.0 for advantage in compared.advantages]
 
 
 def task_of(sample: Any, image_template: str = "") -> Task:

@@ -35,10 +35,13 @@ if TYPE_CHECKING:
     from swe_rl.rollout.attempt import Attempt
 
 REMEMBERED_ATTEMPTS = 4096  # between `generate` and `reward_func`; the oldest go first
-# What a foreign `args` may fill: the settings of attempts. Its optimizer and cluster settings are its own business.
-_ATTEMPT_AREAS = (RolloutSettings, AgentSettings, SandboxSettings, GradingSettings)
+# What a foreign `args` may fill: the settings of single attempts. Data, batches, optimizer and cluster are its own business, and
+# settings of the same name may have another form there (slime's `eval_prompt_data` is a list).
+_ATTEMPT_AREAS = (AgentSettings, SandboxSettings, GradingSettings)
 _ATTEMPT_SETTINGS = {name for area in _ATTEMPT_AREAS for name in area.model_fields} | {
-    *("hf_checkpoint", "engine_urls", "engine_request_timeout", "run_dir", "seed")
+    *(name for name in RolloutSettings.model_fields if name.startswith("swe_")),
+    *("rollout_max_context_len", "rollout_max_response_len", "rollout_temperature", "rollout_top_p", "rollout_top_k"),
+    *("hf_checkpoint", "engine_urls", "engine_request_timeout", "run_dir", "seed"),
 }
 
 

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from swe_rl.errors import ConfigError, DataError, EngineError, SandboxError, SandboxUnavailable
-from swe_rl.generate_with_swe import generate, reward_func, task_of
+from swe_rl.generate_with_swe import generate, post_process_rewards, reward_func, task_of
 from swe_rl.rollout.runtime import config_from_args
 from swe_rl.run_folder import config_hash
 from swe_rl.types import Sample, SampleStatus
@@ -215,6 +215,11 @@ def test_settings_of_a_foreign_trainer(monkeypatch):
         swe_command_timeout=None,
         save=None,
         lr="not ours",
+        prompt_data=["a.jsonl"],
+        eval_prompt_data=["aime", "/data/aime.jsonl"],
+        custom_generate_function_path="swe_rl.generate_with_swe.generate",
+        num_rollout=None,
+        rollout_batch_size=0,
         unknown_thing=1,
     )
     config = config_from_args(args)
@@ -224,3 +229,19 @@ def test_settings_of_a_foreign_trainer(monkeypatch):
     assert config_from_args(config) is config
     with pytest.raises(ConfigError, match=r"swe-rollout-timeout.*args"):
         config_from_args(argparse.Namespace(swe_rollout_timeout=-1))
+
+
+@pytest.mark.parametrize(
+    ("std", "normalised"), [(False, [0.5, -0.5, -0.5, 0.0]), (True, [0.7071, -0.7071, -0.7071, 0.0])]
+)
+def test_an_infra_error_stays_out_of_slimes_group_mean(std, normalised):
+    """One attempt resolved, one not (in two segments), one lost to the infrastructure, with reward 0."""
+    values = {"group_index": 3, "tokens": [1, 2], "response_length": 1, "loss_mask": [1]}
+    samples = [
+        Sample(rollout_id=0, reward=1.0, **values),
+        *(Sample(rollout_id=1, reward=0.0, **values) for _ in range(2)),
+        Sample(rollout_id=2, reward=0.0, remove_sample=True, **values),
+    ]
+    raw, compared = post_process_rewards(argparse.Namespace(grpo_std_normalization=std), samples)
+    assert raw == [1.0, 0.0, 0.0, 0.0] and compared == pytest.approx(normalised, abs=1e-4)
+    assert post_process_rewards(argparse.Namespace(rewards_normalization=False), samples) == (raw, raw)

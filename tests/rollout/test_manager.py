@@ -6,6 +6,7 @@ import asyncio
 import copy
 import dataclasses
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import ray
 
 from swe_rl.cluster.local_ray import ray_cluster
 from swe_rl.config import Config
-from swe_rl.errors import ConfigError, SweRlError
+from swe_rl.errors import ConfigError, InfraError, SweRlError
 from swe_rl.rollout.manager import RolloutManager
+from swe_rl.rollout.remote import RemoteRollouts, RolloutCall
 from swe_rl.tasks.load import write_tasks
 from tests.agent.repository import local_config
 from tests.rollout.test_real_engine import checkpoint, engine_server  # noqa: F401
@@ -91,6 +93,23 @@ async def test_wrong_settings_come_out_typed(cluster, config):
     with pytest.raises(ConfigError, match="--custom-rm-path"):
         await manager.start.remote()
     ray.kill(manager)
+
+
+@pytest.mark.ray
+async def test_calls_are_bounded(cluster, config):
+    """A manager whose attempts never end: waiting ends with the bound, and says which setting it was made from."""
+    config = config.model_copy(update={"custom_generate_function_path": "tests.rollout.custom_functions.for_ever"})
+    rollouts = await asyncio.to_thread(RemoteRollouts, config)
+    try:
+        call = RolloutCall(rollouts, rollouts._actor.rollout.remote(0), what="rollout 0", bound=1.0)
+        started = time.monotonic()
+        await asyncio.to_thread(call.wait)
+        assert 1.0 <= time.monotonic() - started < 10.0
+        with pytest.raises(InfraError, match=r"^rollout 0: not done after 1 s.*\(swe_rollout_timeout 120 s\)"):
+            await asyncio.to_thread(call.result)
+        assert time.monotonic() - started < 20.0
+    finally:
+        await asyncio.to_thread(rollouts.close)
 
 
 async def test_closing_ends_running_calls(config, tmp_path):
