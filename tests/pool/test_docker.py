@@ -22,6 +22,7 @@ from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.deadline import Deadline
 from swe_rl.errors import SandboxError, SandboxUnavailable
 from swe_rl.grading.grader import grade_patch
+from swe_rl.grading.patch_extract import extract_patch
 from swe_rl.sandbox.container.local_image import DEFAULT_TAG
 from swe_rl.sandbox.local_plane import open_local_plane
 from swe_rl.sandbox.pool import PoolProvider
@@ -110,6 +111,20 @@ async def test_a_whole_attempt(plane, task: Task, go_direct: bool) -> None:
         for patch in (FIX, FIX.replace(b"+fixed", b"+mended"), b"")
     ]
     assert verdicts == [Verdict.RESOLVED, Verdict.UNRESOLVED, Verdict.NO_PATCH]
+    await provider.aclose()
+
+
+async def test_what_ends_by_its_deadline_still_has_its_patch_collected(plane, task: Task) -> None:
+    """As an attempt does whose agent used up its time: the pool's own settings must leave room for that."""
+    _, pool = plane
+    provider = PoolProvider(pool.url, token=TOKEN, heartbeat_interval=0.3)
+    deadline = Deadline(4.0)
+    box = await provider.open(task, deadline=deadline, purpose="agent")
+    command = "echo fixed > state.txt; sleep 60"
+    assert (await box.exec(command, timeout=deadline.remaining())).timed_out and deadline.expired()
+    await asyncio.sleep(3.0)  # the pool has looked for leases that are over meanwhile
+    assert b"+fixed" in await extract_patch(task, box, timeout=30.0)
+    await box.close()
     await provider.aclose()
 
 
