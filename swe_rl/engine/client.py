@@ -241,7 +241,10 @@ class EngineClient:
         try:
             answer = await self._transport.call("POST", f"{url}/{route}", body, timeout=self.control_timeout)
         except asyncio.TimeoutError:
-            raise EngineError(f"engine {url}/{route}: no answer within {self.control_timeout} s") from None
+            raise EngineError(
+                f"engine {url}/{route}: no answer within {self.control_timeout} s (control_timeout; in a training run "
+                "--process-group-timeout)"
+            ) from None
         if isinstance(answer, dict) and answer.get("success") is False:
             raise EngineError(f"engine {url}/{route}: {answer.get('message', 'refused')}")
 

@@ -41,7 +41,8 @@ class RolloutCall:
             if time.monotonic() > self._until:
                 ray.cancel(self._ref)
                 raise InfraError(
-                    f"{self._what}: not done after {self._bound:.0f} s, although every attempt has a deadline"
+                    f"{self._what}: not done after {self._bound:.0f} s, although every attempt has a deadline "
+                    f"(swe_rollout_timeout {self._owner.attempt_seconds:g} s)"
                 )
             if on_progress is not None:
                 on_progress(self._owner.progress())
@@ -72,6 +73,11 @@ class RemoteRollouts:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def attempt_seconds(self) -> float:
+        """The deadline of one attempt, from which the bounds of calls are made."""
+        return self._config.swe_rollout_timeout
 
     def start(self, step: int) -> RolloutCall:
         """Begin to sample the groups of a rollout step."""

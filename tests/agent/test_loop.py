@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 
+import psutil
 import pytest
 
 from swe_rl.agent.loop import run_agent
@@ -17,6 +18,7 @@ from tests.agent.build_tokenizers import build_tokenizer
 from tests.agent.repository import FIX_COMMAND, SUBMIT_COMMAND, build_task, local_config
 from tests.agent.scripted import Result, ScriptedEngine, bash
 from tests.agent.test_context import check_trained_once
+from tests.rollout.waiting import until
 
 TOKENIZER = build_tokenizer()
 
@@ -209,11 +211,19 @@ async def test_sampling_params_and_bounds(attempt):
 
 
 async def test_cancellation_reaches_the_command(attempt, tmp_path):
-    job = asyncio.ensure_future(attempt([bash("sleep 30")]))
-    await asyncio.sleep(0.8)
+    """The command runs while the attempt does, and is gone with it, before anybody closes the sandbox."""
+    sleep = ["sleep", f"30.{tmp_path.stat().st_ino}"]  # no other process has it
+
+    def running() -> list[int]:
+        return [process.pid for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == sleep]
+
+    job = asyncio.ensure_future(attempt([bash(" ".join(sleep))]))
+    await until(running)
+    assert not job.done()
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
+    await until(lambda: not running(), seconds=5)
 
 
 async def test_the_quickstart_prompts_are_short(attempt):

@@ -123,6 +123,20 @@ async def test_a_refusal_is_not_tried_again() -> None:
     assert calls == [1]
 
 
+async def test_an_engine_that_is_silent_during_an_update_is_named() -> None:
+    async def silent(_request: web.Request) -> web.Response:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    async with serving({"/pause_generation": silent}) as url:
+        client = EngineClient([url], request_timeout=60, control_timeout=0.3)
+        update = client.update_weights_from_tensor([("w", torch.zeros(2))], 1)
+        with pytest.raises(EngineError, match=rf"{url}/pause_generation: no answer within 0.3 s \(control_timeout;"):
+            await asyncio.wait_for(update, timeout=20)
+        assert client.version != 1
+        await client.aclose()
+
+
 async def test_a_silent_engine_costs_the_deadline_and_no_more() -> None:
     aborted: list[str] = []
 

@@ -78,6 +78,22 @@ def test_a_killed_process_is_an_error_at_once_and_the_others_end(tiny_model):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+def test_a_silent_process_is_an_error_after_the_bound_and_ends(tiny_model):
+    with TrainerGroup(make_config(tiny_model)) as group:
+        (pid,) = worker_pids()
+        group.config.train_timeout = 3.0  # now, for the start may take longer
+        os.kill(pid, signal.SIGSTOP)
+        started = time.monotonic()
+        with pytest.raises(TrainerDied, match=r"train: no answer within train_timeout \(3.0 s\)"):
+            group.train(0, make_samples())
+        assert 3.0 <= time.monotonic() - started < 30.0
+    for _ in range(200):
+        if not psutil.pid_exists(pid):
+            break
+        time.sleep(0.1)
+    assert not psutil.pid_exists(pid)
+
+
 def test_bad_samples_and_bad_folders_leave_the_group_alive(tiny_model, tmp_path):
     with TrainerGroup(make_config(tiny_model)) as group:
         broken = make_samples()
