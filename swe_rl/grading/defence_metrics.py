@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-# Kinds of files that policy took out of a patch: key of the verdict's details, name of the metric.
+# Kinds of files of a patch that do not count: key of the verdict's details, name of the metric.
 _LEFT_OUT = {
     "test_files_left_out": "test_files_left_out",
     "config_files_left_out": "config_files_left_out",
     "junk_left_out": "junk_left_out",
+    "test_helpers_put_back": "test_helpers_put_back",
 }
 # A reason or problem that holds these words.
 _SAID = {

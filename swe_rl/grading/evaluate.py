@@ -19,7 +19,13 @@ from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
 from swe_rl.errors import InfraError
 from swe_rl.grading.evaluate_pytest import RUNNER_FILES, PytestPlan
-from swe_rl.grading.graders_files import graders_files, graders_patch, tests_region
+from swe_rl.grading.graders_files import (
+    fixed_beside_tests,
+    graders_files,
+    graders_patch,
+    helper_folders,
+    tests_region,
+)
 from swe_rl.grading.logs import ParsedLog, parse_log, parser_of, reads_pytest
 from swe_rl.grading.patch_files import plain_patch, split_patch
 from swe_rl.grading.patch_policy import PolicyResult, apply_policy
@@ -97,6 +103,7 @@ class _Run:
         self.words = [secrets.token_hex(12) for _ in range(SESSIONS)]
         self.plan = PytestPlan(task) if parser_of(task) == "junit" else None
         self.markers = tuple(f"{marker} {secrets.token_hex(8)}" for marker in (START_MARKER, END_MARKER))
+        self.helpers: list[str] = []  # files of the patch in folders of the graders' tests
 
     def bundle(self, patch: bytes) -> bytes:
         """A tar of everything grade.sh needs."""
@@ -105,10 +112,16 @@ class _Run:
         sections = split_patch(patch) if patch else []
         test_sections = split_patch(test_patch) if test_patch.strip() else []
         specs = [f":(literal){name}" for name in graders_files(self.task)] + [CONFTESTS]
+        fixed = fixed_beside_tests(self.task)
+        specs += [f":(exclude,literal){name}" for name in fixed]
+        touched = [path for section in sections for path in section.paths]
+        folders = tuple(helper_folders(self.task))
+        self.helpers = [path for path in dict.fromkeys(touched) if path.startswith(folders) and path not in fixed]
         files = {
             "agent.diff": patch if patch.endswith(b"\n") or not patch else patch + b"\n",
             "test.diff": test_patch if test_patch.strip() else b"",
-            "touched": _names(path for section in sections for path in section.paths),
+            "touched": _names(touched),
+            "helpers": _names(self.helpers),
             "pathspecs": "".join(f"{spec}\n" for spec in specs).encode("utf-8", "surrogateescape"),
             "secrets": f"N={self.nonce} END={self.end_code}\n".encode(),
             "remove": _names(section.old for section in test_sections if section.old and section.new != section.old),
@@ -177,6 +190,8 @@ class _Run:
         # What stops a grading is said before any code under test has run.
         before = self._said(started)
         detail: dict[str, object] = {"applied_by": before["applied"]} if "applied" in before else {}
+        if before.get("helpers"):
+            detail["test_helpers_put_back"] = [self.helpers[int(number)] for number in before["helpers"].split()]
         for name, verdict in _STOPS.items():
             if name in before:
                 kind = {"kind": StartingStateError.__name__} if name == "unfit" else {}

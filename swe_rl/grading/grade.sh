@@ -2,7 +2,9 @@
 # Set by evaluate.py before this text: D (our folder, relative), BASE (commit), RUN (pytest or script), PY (interpreter or '').
 # Files in D: bundle.tar, which holds secrets (N: a word that starts every line meant for the grader; END: the exit code that
 # says "came to its end"), word1 ... (for pytest_session_proof.py), agent.diff, agent-lf.diff (CRLF removed; optional),
-# agent-plain.diff and agent-lf-plain.diff (hunks alone, for patch(1); may be empty), test.diff, touched (files of agent.diff, NUL-separated), pathspecs (the graders' files), remove (files that test.diff deletes).
+# agent-plain.diff and agent-lf-plain.diff (hunks alone, for patch(1); may be empty), test.diff, touched (files of agent.diff,
+# NUL-separated), helpers (those of them in folders of the graders' tests), pathspecs (the graders' files), remove (files that
+# test.diff deletes).
 
 set +aeuC +o pipefail # whatever the image's start-up files say
 say() { printf '\n%s %s\n' "$N" "$*"; }
@@ -16,6 +18,40 @@ rm -f -- "$D/secrets" "$D/bundle.tar"
 D=$here/$D
 g() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.safecrlf=false -c core.quotePath=false -c safe.directory='*' "$@"; }
 [ -n "$BASE" ] && g cat-file -e "$BASE^{commit}" 2>/dev/null || BASE=HEAD
+
+# What lies beside the graders' tests is theirs, too (helpers that they import, files that they read): kept as it is before
+# the patch, to be put back. New files stay but for those that Python would import in the place of one that is there.
+declare -A beside=()
+while IFS= read -r -d '' file; do
+  case ${file##*/} in
+    __init__.*) old=${file%/*}.py ;;
+    *.so | *.pyd) old=${file##*/} old=${file%/*}/${old%%.*}.py ;;
+    *) old= ;;
+  esac
+  if [ -L "./$file" ] || [ -f "./$file" ]; then
+    beside[$file]=$D/kept${#beside[@]}
+    cp -pP -- "./$file" "${beside[$file]}" || stop infra "no place to keep the tests' helpers"
+  elif [ -n "$old" ] && [ -f "./$old" ]; then
+    beside[$file]=
+  fi
+done < "$D/helpers"
+put_back() {
+  local file folder number=0 found=
+  while IFS= read -r -d '' file; do
+    if [ -n "${beside[$file]+set}" ]; then
+      rm -rf -- "./$file"
+      folder=$file
+      while [ -n "${beside[$file]}" ] && [ "$folder" != "${folder%/*}" ]; do # a file in the place of a folder
+        folder=${folder%/*}
+        [ -d "./$folder" ] || rm -f -- "./$folder"
+      done
+      [ -z "${beside[$file]}" ] || { mkdir -p -- "./${file%/*}" && cp -pP -- "${beside[$file]}" "./$file"; }
+      found="$found $number"
+    fi
+    number=$((number + 1))
+  done < "$D/helpers"
+  [ -z "$found" ] || say helpers "$found"
+}
 
 # 1. The agent's patch: as it is; on files first put back to the base; by three-way merge; by patch(1) with a little fuzz.
 restore_touched() {
@@ -56,6 +92,7 @@ if [ -s "$D/agent.diff" ]; then
     stop rejected "$(head -c 500 "$D/why" | tr '\n' ';')"
 fi
 say applied "$how"
+put_back
 
 # 2. The graders' files, from git's objects: base commit + test patch in an index of our own, then checked out and hashed.
 export GIT_INDEX_FILE="$D/index"

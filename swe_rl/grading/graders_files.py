@@ -26,15 +26,58 @@ _STARTERS = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy[\d.]*|bash|sh|env|exec|tim
 
 
 def graders_files(task: Task) -> list[str]:
-    """Files that the grader brings or restores: named by the task, its test patch or its test ids; its test runner."""
-    files = dict.fromkeys(task.test_files)
-    files.update(dict.fromkeys(_paths(graders_patch(task))))
+    """Files that the grader brings or restores: named by the task, its test patch or its test ids; its test runner.
+
+    A source file with nothing but doctests is none: an honest fix may change it.
+    """
+    doctests, gold = _doctest_modules(task), gold_files(task)
+    patched = _paths(graders_patch(task))
+    tests = [
+        name
+        for name in (*task.test_files, *_files_of_ids(task))
+        if name not in doctests or (name not in gold and is_test_file((), name, everywhere=True))
+    ]
+    return list(dict.fromkeys([*tests, *patched, *runner_files(task)]))
+
+
+def fixed_beside_tests(task: Task) -> list[str]:
+    """Files of the task's own fix that the grader leaves as the patch has them, whatever their names: a conftest.py, say."""
+    return sorted(gold_files(task) - set(graders_files(task)))
+
+
+def helper_folders(task: Task) -> list[str]:
+    """Folders of tests in which the grader's tests lie, those aside in which the task's own fix has a file."""
+    tests = [*task.test_files, *_paths(graders_patch(task)), *_files_of_ids(task)]
+    folders: dict[str, None] = {}
+    for name in tests:
+        parts = name.split("/")[:-1]
+        last = max((number for number, part in enumerate(parts) if part in TEST_FOLDERS), default=-1)
+        if last >= 0:
+            folders["/".join(parts[: last + 1]) + "/"] = None
+    fixed = fixed_beside_tests(task)
+    return [folder for folder in folders if not any(name.startswith(folder) for name in fixed)]
+
+
+def _files_of_ids(task: Task) -> list[str]:
+    paths = [test.partition("::") for test in (*task.fail_to_pass, *task.pass_to_pass)]
+    return list(dict.fromkeys(path for path, separator, _ in paths if separator and path.endswith(".py")))
+
+
+def _doctest_modules(task: Task) -> set[str]:
+    """Files of which every required test is a doctest, as pytest names them: `pkg/mod.py::pkg.mod.function`."""
+    dotted, others = set(), set()
     for test in (*task.fail_to_pass, *task.pass_to_pass):
-        path, separator, _ = test.partition("::")
-        if separator and "/" in path + "/" and path.endswith(".py"):
-            files[path] = None
-    files.update(dict.fromkeys(runner_files(task)))
-    return list(files)
+        path, _, name = test.partition("::")
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        # A function of a test has no dot in its name; the doctest of a module is called like it.
+        parts = name.split(".")
+        ends = [".".join(parts[:number]) for number in range(1, len(parts) + 1)]
+        if any(f".{module}".endswith(f".{end}") for end in ends):
+            if len(parts) > 1:
+                dotted.add(path)
+        else:
+            others.add(path)
+    return dotted - others
 
 
 def graders_patch(task: Task) -> str:
