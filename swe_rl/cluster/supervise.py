@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from swe_rl.cluster.processes import adopt_orphans, die_with_parent, end_descend
 CHILD_MARK = "SWE_RL_SUPERVISED"
 PARENT_MARK = "SWE_RL_SUPERVISOR"  # its pid
 STOP_BOUND = 60.0  # seconds a signalled driver may take to stop by itself
+ONE_CTRL_C = 1.0  # seconds within which a terminal's SIGINT and the supervisor's are the same one
 
 
 def supervised() -> bool:
@@ -28,17 +28,27 @@ def supervised() -> bool:
 
 
 def stop_on_signals() -> None:
-    """The driver's part: SIGINT, SIGTERM and the supervisor's death all become KeyboardInterrupt, so that everything is closed.
+    """The driver's part: SIGINT, SIGTERM, SIGHUP and the supervisor's death become KeyboardInterrupt: everything gets closed.
 
-    Set outright, because a shell starts background commands with SIGINT ignored and Python then leaves it so.
+    Set outright, because a shell starts background commands with SIGINT ignored and Python then leaves it so. But who has SIGHUP
+    ignored (nohup) wants the run to outlive its terminal.
     """
+    last = -ONE_CTRL_C
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        nonlocal last
+        again, last = time.monotonic() - last < ONE_CTRL_C, time.monotonic()
+        if not again:
+            raise KeyboardInterrupt
 
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in _stopping_signals():
         signal.signal(signum, interrupt)
     die_with_parent(signal.SIGTERM, parent=int(os.environ.pop(PARENT_MARK, 0)) or None)
+
+
+def _stopping_signals() -> list[signal.Signals]:
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
 def private_folder() -> Path:
@@ -60,10 +70,10 @@ def run_supervised(command: list[str]) -> int:
         nonlocal stop_at
         again = stop_at is not None
         stop_at = time.monotonic() + (0.0 if again else STOP_BOUND)  # a second signal means: now
-        if driver.poll() is None and (signum != signal.SIGINT or not sys.stdin.isatty()):
-            driver.send_signal(signum)  # a terminal's Ctrl-C has reached the driver already
+        if driver.poll() is None:
+            driver.send_signal(signum)  # a terminal's Ctrl-C has reached it already: it takes the two for one
 
-    previous = {s: signal.signal(s, forward) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    previous = {s: signal.signal(s, forward) for s in _stopping_signals()}
     try:
         while driver.poll() is None:
             if stop_at is not None and time.monotonic() > stop_at:

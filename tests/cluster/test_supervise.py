@@ -25,19 +25,27 @@ print(os.getpid(), child.pid, os.environ["SWE_RL_SUPERVISED"], flush=True)
 """
 SUPERVISOR = """
 import sys
-from swe_rl.cluster.supervise import run_supervised
-sys.exit(run_supervised([sys.executable, "-c", sys.argv[1]]))
+from swe_rl.cluster import supervise
+supervise.STOP_BOUND = float(sys.argv[2])
+sys.exit(supervise.run_supervised([sys.executable, "-c", sys.argv[1]]))
 """
 
 
-def start(after: str, *, ignored: bool = False) -> tuple[subprocess.Popen[str], int, int, Path]:
+def start(
+    after: str, *, ignored: bool = False, nohup: bool = False, stdin: int = subprocess.DEVNULL, bound: float = 60
+) -> tuple[subprocess.Popen[str], int, int, Path]:
+    def dispositions() -> (
+        None
+    ):  # whatever the tests themselves were started with: a shell's background commands ignore SIGINT
+        signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+
     process = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR, DRIVER.format(after=after)],
+        [sys.executable, "-c", SUPERVISOR, DRIVER.format(after=after), str(bound)],
         stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         text=True,
-        # Whatever the tests themselves were started with: a shell's background commands ignore SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL),
+        preexec_fn=dispositions,
     )
     assert process.stdout is not None
     driver, child, folder = process.stdout.readline().split()
@@ -64,23 +72,52 @@ def test_normal_end_passes_the_exit_code_and_ends_orphans(after: str, code: int)
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_background_command_of_a_shell_can_be_interrupted(signum: signal.Signals) -> None:
-    """`bash scripts/quickstart.sh & kill -INT $!`: the shell has told it to ignore SIGINT."""
-    after = """
+STOPS = """
 from swe_rl.cluster.supervise import stop_on_signals
 stop_on_signals()
 try:
     print("ready", flush=True)
-    time.sleep(300)
+    time.sleep({seconds})
 except KeyboardInterrupt:
-    print("closing", flush=True)
+    try:
+        time.sleep(0.5)
+        print("closing", flush=True)
+    except KeyboardInterrupt:
+        print("disturbed", flush=True)
     sys.exit(130)"""
-    process, _, child, folder = start(after, ignored=True)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_background_command_of_a_shell_can_be_interrupted(signum: signal.Signals) -> None:
+    """`bash scripts/quickstart.sh & kill -INT $!`: the shell has told it to ignore SIGINT."""
+    process, _, child, folder = start(STOPS.format(seconds=300), ignored=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signum)
     assert process.wait(timeout=20) == 130 and process.stdout.read() == "closing\n"
     assert gone(child) and not folder.exists()
+
+
+def test_a_run_under_nohup_outlives_its_terminal() -> None:
+    """A shell whose terminal goes sends SIGHUP to all of its jobs."""
+    process, driver, child, _ = start(STOPS.format(seconds=4), nohup=True, bound=1)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    os.kill(driver, signal.SIGHUP)
+    assert process.wait(timeout=20) == 0 and gone(child)
+
+
+@pytest.mark.parametrize("to_both", [False, True])
+def test_at_a_terminal(to_both: bool) -> None:
+    """Ctrl-C reaches supervisor and driver and is one interruption; `kill -INT` of the supervisor alone is one too."""
+    ours, theirs = os.openpty()
+    process, driver, child, _ = start(STOPS.format(seconds=300), stdin=theirs)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    if to_both:
+        os.kill(driver, signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130 and process.stdout.read() == "closing\n"
+    assert gone(child)
+    os.close(ours), os.close(theirs)
 
 
 def test_a_parent_that_died_before_it_was_asked_for_is_noticed() -> None:
