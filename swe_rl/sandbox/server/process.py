@@ -57,7 +57,10 @@ def add_server_flags(parser: argparse.ArgumentParser, *, port: int, database: st
 
 def set_up_logging(server: str, *, access: bool) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    access_log(server).setLevel(logging.INFO if access else logging.WARNING)
+    requests = access_log(server)
+    requests.setLevel(logging.INFO if access else logging.WARNING)
+    requests.propagate = False  # the line is JSON by itself, without time and level before it
+    requests.addHandler(logging.StreamHandler())
 
 
 def token_of(path: str | None) -> str:
