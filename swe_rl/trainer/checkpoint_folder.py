@@ -44,7 +44,8 @@ def list_checkpoints(root: str | Path) -> list[Path]:
 
 
 def latest_checkpoint(root: str | Path) -> Path | None:
-    """The newest whole checkpoint below `root`, if any; broken ones are passed over."""
+    """The newest whole checkpoint below `root`, if any; broken ones are passed over, a killed `commit` is finished."""
+    finish_commits(Path(root))
     for path in reversed(list_checkpoints(root)):
         try:
             read_manifest(path)
@@ -84,6 +85,20 @@ def commit(partial: Path, final: Path, manifest: dict[str, Any]) -> None:
     finally:
         os.close(descriptor)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def finish_commits(root: Path) -> None:
+    """Put back what a `commit` below `root` had moved away when it was killed: the new folder if whole, else the old."""
+    for replaced in root.glob(f"{_REPLACED}*"):
+        final = root / replaced.name.removeprefix(_REPLACED)
+        if final.exists():
+            continue
+        try:
+            read_manifest(partial_folder(final))
+        except CheckpointError:
+            replaced.rename(final)
+        else:
+            partial_folder(final).rename(final)
 
 
 def prune(root: Path, keep: int, *, spare: Collection[Path] = ()) -> list[Path]:

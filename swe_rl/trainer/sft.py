@@ -21,16 +21,23 @@ import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from swe_rl.config import Config
-from swe_rl.errors import DataError, UsageError
-from swe_rl.trainer.checkpoint_folder import commit, partial_folder, read_manifest, read_state, write_json
+from swe_rl.errors import DataError
+from swe_rl.trainer.checkpoint_folder import (
+    commit,
+    finish_commits,
+    partial_folder,
+    read_manifest,
+    read_state,
+    write_json,
+)
 from swe_rl.trainer.export import export_hf
 from swe_rl.trainer.packing import TrainingSequence, make_micro_batch, plan_micro_batches
 from swe_rl.trainer.schedule import lr_at
 from swe_rl.trainer.sft_copy import copy_drills
 from swe_rl.trainer.sft_data import Demonstrations, load_demonstrations, normalised
+from swe_rl.trainer.sft_settings import COPY_LENGTH, check_arguments, require_same, vocabulary_of, what_decides
 from swe_rl.trainer.worker import TrainWorker
 
-COPY_LENGTH = 96  # tokens of one copy drill
 RESERVED = 3  # special tokens stay out of copy drills
 
 
@@ -90,22 +97,20 @@ class SftRun:
         try:
             self.worker.save(str(partial))
             place = {"step": self.step, "tokens": self.tokens, "seconds": self.seconds}
-            write_json(partial / "state.json", {**place, "batches": self.total, "seed": self.args.seed})
+            write_json(partial / "state.json", {**place, "made_with": what_decides(self.args, self.data.sha256)})
             commit(partial, self.state_folder, {"optimizer_steps": self.step, "world_size": 1})
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
     def resume(self) -> bool:
-        """Continue from the saved state, if there is one. Raises DataError where it belongs to another run."""
+        """Continue from the saved state, if there is one. Raises DataError where it was made with other settings."""
+        finish_commits(self.state_folder.parent)
         if not self.state_folder.is_dir():
             return False
         read_manifest(self.state_folder)
         state = read_state(self.state_folder)
-        if (state["batches"], state["seed"]) != (self.total, self.args.seed):
-            raise DataError(
-                f"{self.state_folder}: made with other data, batches or seed; give another --out or remove it"
-            )
+        require_same(state.get("made_with"), what_decides(self.args, self.data.sha256), self.state_folder)
         self.worker.load(str(self.state_folder), weights_only=False)
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
         return True
@@ -202,11 +207,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
-    if not 0 <= args.context_weight < 1:
-        raise UsageError(f"--context-weight {args.context_weight}: allowed is 0 <= weight < 1")
-    if not (Path(args.hf_checkpoint) / "config.json").is_file():
-        raise UsageError(f"--hf-checkpoint {args.hf_checkpoint}: no config.json there; give a Hugging Face folder")
-    data = load_demonstrations(args.data, max_tokens=args.max_tokens)
+    check_arguments(args)
+    vocabulary = vocabulary_of(args.hf_checkpoint)
+    data = load_demonstrations(args.data, max_tokens=args.max_tokens, vocabulary=vocabulary)
     run = SftRun(args, data)
     try:
         return _train(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Sequence
@@ -14,10 +15,10 @@ from swe_rl.trainer.packing import TrainingSequence
 
 
 class Demonstrations:
-    """Rows as arrays. `answers[i][j]` says whether token j of row i is the demonstrator's."""
+    """Rows as arrays. `answers[i][j]` says whether token j of row i is the demonstrator's. sha256: of the files."""
 
-    def __init__(self, tokens: list[np.ndarray], answers: list[np.ndarray], dropped: int) -> None:
-        self.tokens, self.answers, self.dropped = tokens, answers, dropped
+    def __init__(self, tokens: list[np.ndarray], answers: list[np.ndarray], dropped: int, sha256: str) -> None:
+        self.tokens, self.answers, self.dropped, self.sha256 = tokens, answers, dropped, sha256
         self.total_tokens = sum(len(row) for row in tokens)
 
     def __len__(self) -> int:
@@ -61,15 +62,20 @@ def normalised(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
     ]
 
 
-def load_demonstrations(paths: Sequence[str], *, max_tokens: int) -> Demonstrations:
-    """Read token-form JSONL files. Raises DataError naming file and line of a bad row, or if nothing is left."""
+def load_demonstrations(paths: Sequence[str], *, max_tokens: int, vocabulary: int) -> Demonstrations:
+    """Read token-form JSONL files of ids below `vocabulary`.
+
+    Raises DataError naming file and line of a bad row, or if nothing is left.
+    """
+    digest = hashlib.sha256()
     tokens: list[np.ndarray] = []
     answers: list[np.ndarray] = []
     dropped = 0
     for path in paths:
-        with Path(path).open(encoding="utf-8") as stream:
+        with Path(path).open("rb") as stream:
             for number, line in enumerate(stream, 1):
-                ids, mask = _row(line, f"{path}:{number}")
+                digest.update(line)
+                ids, mask = _row(line, f"{path}:{number}", vocabulary)
                 if len(ids) > max_tokens:
                     dropped += 1
                     continue
@@ -77,19 +83,26 @@ def load_demonstrations(paths: Sequence[str], *, max_tokens: int) -> Demonstrati
                 answers.append(mask)
     if not tokens:
         raise DataError(f"no demonstration of at most {max_tokens} tokens in {', '.join(paths)}")
-    return Demonstrations(tokens, answers, dropped)
+    return Demonstrations(tokens, answers, dropped, digest.hexdigest())
 
 
-def _row(line: str, where: str) -> tuple[np.ndarray, np.ndarray]:
+def _row(line: bytes, where: str, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     try:
         row = json.loads(line)
-        ids = np.asarray(row["tokens"], dtype=np.int32)
-        mask = np.asarray(row["loss_mask"], dtype=bool)
-        prompt_length = int(row["prompt_length"])
+        ids, mask, prompt_length = row["tokens"], row["loss_mask"], row["prompt_length"]
+        shape = f"{len(ids)} tokens, prompt_length {prompt_length!r}, {len(mask)} mask entries"
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{where}: not a demonstration row (tokens, prompt_length, loss_mask): {error!r}") from error
-    if ids.ndim != 1 or prompt_length + len(mask) != len(ids) or not mask.any():
+    if not all(type(token) is int and 0 <= token < vocabulary for token in ids):
+        wrong = next(token for token in ids if type(token) is not int or not 0 <= token < vocabulary)
         raise DataError(
-            f"{where}: {len(ids)} tokens, prompt_length {prompt_length}, {len(mask)} mask entries do not fit"
+            f"{where}: token {wrong!r}: ids of this --hf-checkpoint are integers from 0 to {vocabulary - 1}"
         )
-    return ids, np.concatenate([np.zeros(prompt_length, dtype=bool), mask])
+    if type(prompt_length) is not int or prompt_length < 0 or prompt_length + len(mask) != len(ids):
+        raise DataError(f"{where}: {shape} do not fit")
+    if not all(entry in (0, 1) for entry in mask):
+        raise DataError(f"{where}: loss_mask has entries other than 0 and 1")
+    answers = np.array([False] * prompt_length + [bool(entry) for entry in mask])
+    if not answers[1:].any():
+        raise DataError(f"{where}: {shape}: no answer token to train (the first of a row cannot be)")
+    return np.array(ids, dtype=np.int32), answers

@@ -1,6 +1,7 @@
 """SFT learns, stops for bad rows by name, and a run that was interrupted ends with the same weights as one that was not."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -62,28 +63,105 @@ def test_interrupted_equals_uninterrupted(start) -> None:
     folder, data = start
     assert sft.main(arguments(folder, data, "whole")) == 0
     args = sft.build_parser().parse_args(arguments(folder, data, "parts", "--save-interval", "5"))
-    run = sft.SftRun(args, load_demonstrations([str(data)], max_tokens=1024))
+    run = sft.SftRun(args, load_demonstrations([str(data)], max_tokens=1024, vocabulary=300))
     for record in run.steps():
         if record["step"] == 7:  # two steps past the last saved state
             break
     run.close()
-    assert sft.main(arguments(folder, data, "parts")) == 0
+    # where it runs, how fast and how often it is saved may change
+    assert sft.main(arguments(folder, data, "parts", "--threads", "2", "--save-interval", "9")) == 0
     whole, parts = (AutoModelForCausalLM.from_pretrained(folder / name).state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_state_of_another_run_is_refused(start) -> None:
+def state_only(folder, data, out: str) -> None:
+    """A run that was interrupted after its second step, in which it was saved."""
+    args = sft.build_parser().parse_args(arguments(folder, data, out, "--save-interval", "1"))
+    run = sft.SftRun(args, load_demonstrations([str(data)], max_tokens=1024, vocabulary=300))
+    for record in run.steps():
+        if record["step"] == 2:
+            break
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--seed", "9"], r"--seed 1 \(now 9\)"),
+        (["--lr", "1e-9", "--copy-rows", "0"], r"--copy-rows 1 \(now 0\), --lr 0.001 \(now 1e-09\)"),
+        ([], r"--data \(its content\)"),
+    ],
+)
+def test_state_of_another_run_is_refused(start, flags: list[str], named: str) -> None:
     folder, data = start
+    state_only(folder, data, "out")
+    if not flags:  # as many rows and steps, other tokens
+        data.write_text(data.read_text().replace("7, 8, 9", "7, 9, 8"))
+    with pytest.raises(DataError, match=f"made with other settings: {named};"):
+        sft.main(arguments(folder, data, "out", *flags))
+    assert not (folder / "out" / "sft.json").exists()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_save_that_was_killed_between_its_renames_loses_nothing(start, capsys, whole: bool) -> None:
+    folder, data = start
+    state_only(folder, data, "out")
+    out = folder / "out"
+    shutil.copytree(out / "state", out / ".partial-state")
+    (out / "state").rename(out / ".replaced-state")
+    if not whole:
+        (out / ".partial-state" / "state.json").unlink()
     assert sft.main(arguments(folder, data, "out")) == 0
-    with pytest.raises(DataError, match="other data"):
-        sft.main(arguments(folder, data, "out", "--seed", "9"))
+    assert "continuing at step 2 " in capsys.readouterr().out
+    assert not list(out.glob(".*-state"))
 
 
-def test_bad_rows_are_named(start) -> None:
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"tokens": [1, 2], "prompt_length": 1, "loss_mask": [1, 1]}, "do not fit"),
+        ({"tokens": [1], "prompt_length": -1, "loss_mask": [1, 1]}, "prompt_length -1.*do not fit"),
+        ({"tokens": [1, 2], "prompt_length": 1.0, "loss_mask": [1]}, "do not fit"),
+        ({"tokens": [1, 5000], "prompt_length": 1, "loss_mask": [1]}, "token 5000: ids .* from 0 to"),
+        ({"tokens": [-1, 2], "prompt_length": 1, "loss_mask": [1]}, "token -1: "),
+        ({"tokens": [1, 2**40], "prompt_length": 1, "loss_mask": [1]}, "token 1099511627776: "),
+        ({"tokens": [1, 2.5], "prompt_length": 1, "loss_mask": [1]}, "token 2.5: "),
+        ({"tokens": [1, 2], "prompt_length": 1, "loss_mask": ["0"]}, "other than 0 and 1"),
+        ({"tokens": [1, 2], "prompt_length": 1, "loss_mask": [0]}, "no answer token"),
+        ({"tokens": [1, 2], "prompt_length": 0, "loss_mask": [1, 0]}, "no answer token"),
+        ({"tokens": 7, "prompt_length": 1, "loss_mask": [1]}, "not a demonstration row"),
+        ([1, 2], "not a demonstration row"),
+    ],
+)
+def test_bad_rows_are_named(start, row: object, reason: str) -> None:
     folder, data = start
     with data.open("a") as stream:
-        stream.write(json.dumps({"tokens": [1, 2], "prompt_length": 1, "loss_mask": [1, 1]}) + "\n")
-    with pytest.raises(DataError, match=r"demos\.jsonl:65"):
+        stream.write(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=rf"demos\.jsonl:65: .*{reason}"):
         sft.main(arguments(folder, data, "out"))
-    with pytest.raises(UsageError, match=r"config\.json"):
-        sft.main(["--hf-checkpoint", str(folder / "none"), "--data", str(data), "--out", str(folder / "x")])
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--save-interval", "0"], "--save-interval 0: must be at least 1"),
+        (["--row-tokens", "0"], "--row-tokens 0: must be at least 1"),
+        (["--batch-tokens", "50"], "--batch-tokens 50: .* at least 96"),
+        (["--batch-tokens", "0", "--copy-steps", "0"], "--batch-tokens 0: "),
+        (["--lr", "nan"], "--lr nan: must be above 0"),
+        (["--warmup", "-1"], "--warmup -1: "),
+        (["--context-weight", "1"], "--context-weight 1.0: "),
+        (["--hf-checkpoint", "/nowhere"], r"no config\.json"),
+    ],
+)
+def test_bad_arguments_are_named(start, flags: list[str], reason: str) -> None:
+    folder, data = start
+    with pytest.raises(UsageError, match=reason):
+        sft.main(arguments(folder, data, "out", *flags))
+
+
+def test_a_folder_of_no_model_is_named(start) -> None:
+    folder, data = start
+    (folder / "start" / "config.json").write_text('{"vocab_size": 3}')
+    with pytest.raises(UsageError, match=r"config\.json cannot be used"):
+        sft.main(arguments(folder, data, "out"))

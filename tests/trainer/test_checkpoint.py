@@ -148,6 +148,27 @@ def test_the_newest_whole_one_is_chosen_and_the_same_step_is_replaced(tmp_path):
     assert latest_checkpoint(tmp_path) == new
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_replacement_that_was_killed_between_its_renames_is_finished(tmp_path, monkeypatch, whole):
+    fake(tmp_path, 1)
+    old = fake(tmp_path, 2)
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if path.name.startswith(".partial-"):
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        fake(tmp_path, 2)
+    assert not old.exists()
+    if not whole:
+        (tmp_path / ".partial-step_000002" / "data").unlink()
+    assert latest_checkpoint(tmp_path) == old
+    assert read_manifest(old)["files"] == {"data": 2}
+
+
 def test_a_write_that_fails_in_the_middle_is_one_clear_error(tiny_model, saved, tmp_path, start_worker):
     """A file size limit fails the write in the middle of a file, as a disk that fills up does."""
     worker = start_worker(make_config(tiny_model))
