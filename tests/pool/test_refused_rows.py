@@ -59,3 +59,16 @@ def test_a_command_that_a_server_refuses_is_no_wrong_setting() -> None:
         400, b'{"error": {"kind": "bad_request", "message": "cwd: must be absolute", "retry": false}}'
     )
     assert isinstance(error, SandboxError) and "cwd" in str(error) and not again
+
+
+async def test_a_node_that_refuses_does_not_speak_for_the_others(nodes, pools) -> None:
+    """Nodes need not have the same flags: one without a network or with less memory sends the row on."""
+    strict, open_minded = await nodes(), await nodes()
+    strict.create_error = (400, "bad_request")
+    pool = await pools(strict.url, open_minded.url)
+    for number in range(4):  # whichever is asked first
+        status, answer = await pool.allocate(str(number), network=True)
+        assert (status, answer.get("node")) == (200, open_minded.url), answer
+    open_minded.create_error = (400, "bad_request")
+    status, answer = await pool.allocate("none", network=True)
+    assert (status, answer["error"]["kind"]) == (400, "bad_request")

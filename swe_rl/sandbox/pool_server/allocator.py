@@ -21,6 +21,7 @@ from swe_rl.sandbox.pool_server.settings import PoolSettings
 from swe_rl.sandbox.pool_server.waiting import Ticket, WaitingLine
 
 LABEL_POOL, LABEL_RUN = "swe-rl.pool", "swe-rl.run"
+FOR_GOOD = ("bad_request", "image_missing", "image_unusable")  # of this node; another may have the image or allow more
 RETRY_PAUSE = 1.0  # seconds before all nodes that failed this request are tried again
 
 
@@ -37,7 +38,7 @@ class Allocator:
         self._creating: set[str] = set()  # keys whose container is being made: no longer cancelled
 
     async def allocate(self, request: AllocateBody) -> Lease:
-        """An open lease. Raises PoolFault: unavailable, image_missing, image_unusable, lease_gone (the key's lease has ended)."""
+        """An open lease. Raises PoolFault: unavailable, lease_gone (the key's has ended), or of FOR_GOOD what all nodes said."""
         if self.stopping:
             raise PoolFault("unavailable", "the pool server is closing")
         key = request.idempotency_key
@@ -105,7 +106,7 @@ class Allocator:
         deadline = Deadline(min(request.deadline_s, request.wait_s or request.deadline_s))
         ends_at = time.time() + request.deadline_s + self._settings.deadline_grace
         avoid: set[str] = set()  # nodes that failed just now
-        lacking: set[str] = set()  # nodes that cannot get or use the image: for good
+        lacking: set[str] = set()  # nodes that refuse this request for good
         failures: list[str] = []
         while not deadline.expired():
             lease = await self._wait(request, avoid | lacking, deadline, failures)
@@ -115,9 +116,7 @@ class Allocator:
             try:
                 return await self._create(lease, request, deadline)
             except NodeRefused as error:
-                if error.kind == "bad_request":
-                    raise PoolFault("bad_request", str(error)) from error
-                if error.kind in ("image_missing", "image_unusable"):
+                if error.kind in FOR_GOOD:
                     lacking.add(lease.node)
                     if all(url in lacking for url, node in self._fleet.nodes.items() if node.usable):
                         raise PoolFault(error.kind, str(error)) from error
