@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from swe_rl.grading.logs_pytest import MAX_LINE, lines_with, pytest_finished
+from swe_rl.grading.logs_region import without_colour
 from swe_rl.tasks.swebench_library import swebench_library
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 from swe_rl.types import Task
@@ -25,6 +26,8 @@ _WORDS = {
 }
 # Parsers for which the end of a line matters, however long it is: XML, JSON on one line.
 _WHOLE_LINES = ("parse_log_doctest", "parse_log_p5js")
+# p5.js' tests are run with `grunt --force`, which ends with 0 whatever happens: mocha's own count says that they ran.
+_MOCHA_END = re.compile(r"^[ \t]*[1-9]\d* passing\b", re.MULTILINE)
 _DJANGO_END = re.compile(r"^Ran \d+ tests? in ", re.MULTILINE)
 
 
@@ -78,6 +81,8 @@ class SwebenchParser:
         """Whether the runner's closing line is there; True for runners whose closing line is not known."""
         if "django" in self.name:
             return _DJANGO_END.search(text) is not None
+        if self.name == "parse_log_p5js":
+            return _MOCHA_END.search(without_colour(text)) is not None
         return pytest_finished(text) if self.reads_pytest else True
 
 

@@ -36,6 +36,7 @@ LOGS = {
         "a > good",
     ),
     "parse_log_micropython_test": ("pass  good\n", "good"),
+    "parse_log_p5js": ("\x1b[32m  9 passing\x1b[0m (2s)\n", "good"),
     "parse_log_googletest": ("[   OK ] good (1 ms)\n", "good"),
 }
 FAIL_ONLY = (
@@ -96,6 +97,11 @@ def test_logs_that_name_failures_only() -> None:
     assert {task.repo for task, _ in tasks} == swebench_library().fail_only_repos
     for task, failure in tasks:
         other, good = failure.format("x"), failure.format("good")
+        if "p5" in task.repo:  # grunt --force ends with 0 where its build fails
+            assert (
+                judge(task, parse_log(task, f"{START}Fatal error\n{END}", returncode=0), 0).verdict
+                is Verdict.UNRESOLVED
+            )
         for text, code, expected in (
             ("", 0, Verdict.RESOLVED),
             (other, 0, Verdict.RESOLVED),
@@ -105,7 +111,7 @@ def test_logs_that_name_failures_only() -> None:
             (good, 0, Verdict.UNRESOLVED),
             (good, 1, Verdict.UNRESOLVED),
         ):
-            judgement = judge(task, parse_log(task, f"{START}{text}{END}", returncode=code), code)
+            judgement = judge(task, parse_log(task, f"{START}  9 passing (2s)\n{text}{END}", returncode=code), code)
             assert judgement.verdict is expected, (task.repo, text, code)
             assert judgement.resolved is (text != good)  # the official harness does not look at the exit code
 
