@@ -67,6 +67,10 @@ def _window_mask(query: torch.Tensor, window: int | None) -> torch.Tensor | None
 AttentionInterface.register(PACKED_SDPA, packed_sdpa)
 
 
-def choose_attention(device: torch.device | str) -> str:
-    """The name of the packed attention for a device: FlashAttention 2 on GPUs that have it, else `packed_sdpa`."""
-    return "flash_attention_2" if "cuda" in str(device) and is_flash_attn_2_available() else PACKED_SDPA
+def choose_attention(device: torch.device | str, dtype: torch.dtype) -> str:
+    """The name of the packed attention for layers that compute in `dtype` on `device`.
+
+    FlashAttention 2 on GPUs that have it, and only for the dtypes that it has kernels for; else `packed_sdpa`.
+    """
+    halves = dtype in (torch.bfloat16, torch.float16)
+    return "flash_attention_2" if halves and "cuda" in str(device) and is_flash_attn_2_available() else PACKED_SDPA

@@ -54,10 +54,12 @@ def load_policy(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    compute_dtype: torch.dtype | None = None,
     gradient_checkpointing: bool = False,
 ) -> PackedPolicy:
     """Load a local Hugging Face folder for training, without dropout (the engine samples without it).
 
+    dtype: of the weights. compute_dtype: of the layers' arithmetic, where mixed precision makes it another one.
     Raises UsageError where the folder is none, or the architecture computes logits in a way that the chunked head
     would not reproduce.
     """
@@ -71,7 +73,11 @@ def load_policy(
             setattr(config, name, 0.0)
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, attn_implementation=choose_attention(device), local_files_only=True
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=choose_attention(device, compute_dtype or dtype),
+            local_files_only=True,
         )
     except (OSError, ValueError) as error:
         raise UsageError(f"hf_checkpoint '{folder}' cannot be loaded: {error}") from error

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from swe_rl.errors import DataError
+from swe_rl.trainer import packed_attention
+from swe_rl.trainer import policy as policy_module
 from swe_rl.trainer.packed_attention import PACKED_SDPA, packed_sdpa
 from swe_rl.trainer.packing import MicroBatch, TrainingSequence, make_micro_batch, placeholder, plan_micro_batches
 from swe_rl.trainer.policy import PackedPolicy, load_policy
-from tests.trainer.conftest import VOCAB, make_samples
+from tests.trainer.conftest import VOCAB, make_config, make_samples
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=60)
 
@@ -148,3 +150,30 @@ def test_padded_rows_are_refused():
         packed_sdpa(torch.nn.Module(), q, q, q, None, cu_seq_lens_q=torch.tensor([0, 3]))
     with pytest.raises(ValueError, match=PACKED_SDPA):
         packed_sdpa(torch.nn.Module(), q[:1], q[:1], q[:1], None)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "name"),
+    [
+        ("cuda:0", torch.bfloat16, "flash_attention_2"),
+        ("cuda:0", torch.float32, PACKED_SDPA),  # FlashAttention has no kernel for it: it raises at the first step
+        ("cpu", torch.bfloat16, PACKED_SDPA),
+    ],
+)
+def test_flash_attention_is_chosen_only_for_dtypes_it_has(device, dtype, name, monkeypatch):
+    monkeypatch.setattr(packed_attention, "is_flash_attn_2_available", lambda: True)
+    assert packed_attention.choose_attention(torch.device(device), dtype) == name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_is_chosen_by_what_layers_compute_in(dtype, tiny_model, monkeypatch, start_worker):
+    """Weights stay in fp32 under bfloat16; what attention gets are activations."""
+    asked = []
+
+    def choose(device: torch.device, dtype: torch.dtype) -> str:
+        asked.append(dtype)
+        return PACKED_SDPA
+
+    monkeypatch.setattr(policy_module, "choose_attention", choose)
+    start_worker(make_config(tiny_model, dtype=dtype))
+    assert asked == [getattr(torch, dtype)]

@@ -41,7 +41,7 @@ class FsdpBackend:
         self.vocab_size: int = self.policy.model.config.get_text_config().vocab_size
 
     def _load(self, folder: str, *, checkpointing: bool = False) -> PackedPolicy:
-        policy = load_policy(folder, device=self.device, gradient_checkpointing=checkpointing)
+        policy = load_policy(folder, device=self.device, compute_dtype=self.dtype, gradient_checkpointing=checkpointing)
         return shard_policy(policy, self.mesh, self.dtype)
 
     def _run(self, policy: PackedPolicy, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
