@@ -88,6 +88,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         for i in range(4)
     ]
     write_tasks(folder / "train.jsonl", tasks)
+    with (folder / "train.jsonl").open("a") as file:
+        file.write("{a row that is no task\n")
     write_tasks(folder / "heldout.jsonl", tasks[:2])
     tokenizer = train_tokenizer(["def add(a, b):\n    return a - b\n```bash\ncat calc.py\n```"] * 4, vocab_size=320)
     policy = folder / "policy"

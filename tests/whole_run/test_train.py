@@ -20,6 +20,7 @@ from swe_rl.engine.client import EngineClient
 from swe_rl.engine.launch import embedded_command
 from swe_rl.engine.process import EngineProcess
 from swe_rl.observe.metrics import read_metrics
+from tests.agent.repository import local_sandbox_name
 from tests.whole_run.conftest import Lab
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -45,9 +46,17 @@ def wait_until_gone(folder: Path, seconds: float = 30.0) -> list[str]:
     return [f"{p.pid} {' '.join(p.cmdline())[:120]}" for p in left]
 
 
+def sandboxes_left(out: Path) -> list[str]:
+    """What is left of the local sandboxes of the runs that `start` began: nothing, but the folder they were in."""
+    boxes = out / "sandboxes" / "boxes"
+    assert boxes.is_dir(), "these runs had no local sandboxes"
+    return [path.name for path in boxes.iterdir()]
+
+
 def start(lab: Lab, out: Path, *flags: str) -> subprocess.Popen[str]:
     env = {**lab.env, "TEST_RUN_FOLDER": str(out)}
-    command = lab.command("--export-root", str(out), *flags)
+    places = ("--export-root", str(out), "--sandbox-root", str(out / "sandboxes"), "--sandbox", local_sandbox_name())
+    command = lab.command(*places, *flags)
     return subprocess.Popen(
         command,
         env=env,
@@ -79,6 +88,9 @@ def finished(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     assert wait_until_gone(out) == []
+    assert sandboxes_left(out) == []
+    assert f"rejected {lab.folder / 'train.jsonl'}:5: " in output
+    assert f"sandboxes: {local_sandbox_name()}" in output
     return (out / "latest").resolve()
 
 
@@ -86,6 +98,7 @@ def test_summary_and_audit(finished: Path) -> None:
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["seed"] == 1 and summary["optimizer_steps"] == 3 and summary["attempts"] == 24
     assert sum(summary["verdicts"].values()) == 24 and summary["seconds_training"] > 0
+    assert summary["sandbox"] == local_sandbox_name()
     for name in ("before", "after"):
         low, high = summary[name]["ci95"]
         assert summary[name]["n"] == 4 and low <= summary[name]["resolve_rate"] <= high
@@ -128,21 +141,33 @@ def test_curves_are_drawn(finished: Path) -> None:
 
 
 @pytest.mark.slow
-def test_driver_killed_then_continued(lab: Lab, tmp_path: Path) -> None:
-    process = start(lab, tmp_path)
+@pytest.mark.parametrize("flags", [(), ("--async",)])
+def test_driver_killed_then_continued(lab: Lab, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    process = start(lab, tmp_path, *flags)
     run = wait_for_step(tmp_path, 2, process)
     driver = psutil.Process(process.pid).children()[0]
     driver.kill()
     assert process.wait(timeout=60) != 0
     assert wait_until_gone(tmp_path) == []
-    again = start(lab, tmp_path)
+    again = start(lab, tmp_path, *flags)
     output, _ = again.communicate(timeout=600)
     assert again.returncode == 0, output
     assert (tmp_path / "latest").resolve() == run and "continuing" in output
+    assert sandboxes_left(tmp_path) == []  # those of the killed start too
     summary = json.loads((run / "summary.json").read_text())
     assert summary["optimizer_steps"] == 3 and summary["attempts"] == 24
-    steps = [r["step"] for r in read_metrics(run / "metrics.jsonl") if r["kind"] == "train"]
-    assert steps == [1, 2, 3]
+    records = read_metrics(run / "metrics.jsonl")
+    assert [r["step"] for r in records if r["kind"] == "train"] == [1, 2, 3]
+    # The groups that were trained: two a step, in the order of their numbers, none twice.
+    state = json.loads((run / "checkpoints" / "step_000003" / "state.json").read_text())
+    assert state["data"]["groups"] == 6
+    metas = [json.loads(meta.read_text()) for meta in (run / "attempts").glob("calc-*/meta.json")]
+    assert {meta["group"] for meta in metas} == set(range(6))
+    rollouts = [r for r in records if r["kind"] == "rollout"]
+    assert [r["step"] for r in rollouts] == [1, 2, 3]
+    for r in rollouts:
+        behind = 1 if flags else 0
+        assert r["step"] - 1 - behind <= r["weight_version_min"] <= r["weight_version_max"] <= r["step"] - 1
 
 
 @pytest.mark.slow
@@ -159,6 +184,7 @@ def test_interrupt_leaves_nothing(lab: Lab, tmp_path: Path, whole_group: bool) -
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert wait_until_gone(tmp_path) == []
+    assert sandboxes_left(tmp_path) == []
 
 
 @pytest.mark.slow
@@ -208,6 +234,21 @@ def test_a_dead_engine_ends_the_run_with_its_last_words(lab: Lab, tmp_path: Path
     engines[0].kill()
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 1 and "died" in output and "Traceback" not in output, output
+    assert wait_until_gone(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_dead_rollout_manager_ends_the_run_and_is_named(lab: Lab, tmp_path: Path) -> None:
+    process = start(lab, tmp_path, "--num-rollout", "50")
+    wait_for_step(tmp_path, 1, process)
+    managers = [
+        p for p in psutil.Process(process.pid).children(recursive=True) if "RolloutManager" in " ".join(p.cmdline())
+    ]
+    assert len(managers) == 1
+    managers[0].kill()
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 1 and "the rollout manager's process died" in output, output
+    assert "Traceback" not in output
     assert wait_until_gone(tmp_path) == []
 
 
