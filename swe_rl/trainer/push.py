@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +31,13 @@ def push_tensors(
 def push_folder(folder: Path, engine_urls: Sequence[str], version: int, timeout: float) -> None:
     """Tell every engine to load the Hugging Face folder, which all of them must see."""
     asyncio.run(_push(engine_urls, timeout, version, folder=folder))
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove the weights that pushes of a killed run left in its folder `root`, whole or half-written."""
+    for path in root.iterdir():
+        if re.fullmatch(r"(\.partial-)?weights_\d{6,}", path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 async def _push(

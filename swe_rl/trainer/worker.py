@@ -126,6 +126,8 @@ class TrainWorker:
             push.push_tensors(weights, engine_urls, version, timeout, tensor_parallel=processes)
             return
         folder = Path(shared_folder) / f"weights_{version:06d}"
+        if self.config.run_dir:  # a folder of this run alone
+            push.remove_leftovers(folder.parent)
         export_hf(self.backend, weights, self.config.hf_checkpoint, folder)
         try:
             push.push_folder(folder, engine_urls, version, timeout)

@@ -77,6 +77,22 @@ async def test_engines_of_several_processes_get_a_copy_for_each(tiny_model, tmp_
     assert copies == [4]
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_weights_that_a_killed_push_left_go_with_the_next(own, tiny_model, tmp_path, start_worker):
+    """In the run's own folder; a shared one (no run folder) may hold those of another run."""
+    left = ["weights_000003", ".partial-weights_000004"]
+    for name in (*left, "weights_mine", "checkpoints"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"x")
+    run_dir = str(tmp_path) if own else ""
+    worker = start_worker(make_config(tiny_model, engine_update="disk", run_dir=run_dir))
+    with pytest.raises(EngineError):
+        worker.push_weights(["http://127.0.0.1:9"], 5, str(tmp_path))
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        ["checkpoints", "weights_mine", *left][: 2 if own else 4]
+    )
+
+
 def test_an_engine_that_is_gone_is_named(tiny_model, tmp_path, start_worker):
     worker = start_worker(make_config(tiny_model))
     with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
