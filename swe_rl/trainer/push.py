@@ -35,7 +35,7 @@ def push_folder(folder: Path, engine_urls: Sequence[str], version: int, timeout:
 
 def remove_leftovers(root: Path) -> None:
     """Remove the weights that pushes of a killed run left in its folder `root`, whole or half-written."""
-    for path in root.iterdir():
+    for path in root.glob("*weights_*"):
         if re.fullmatch(r"(\.partial-)?weights_\d{6,}", path.name):
             shutil.rmtree(path, ignore_errors=True)
 
