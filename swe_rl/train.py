@@ -77,6 +77,7 @@ class Driver:
     def train(self) -> None:
         """Evaluate, train until the steps or the seconds are used up, evaluate again, export."""
         self.display.say(f"training on {self.rollouts.info['data']}")
+        self.display.say("\n".join([f"sandboxes: {self.rollouts.info['sandbox']}", *self.rollouts.info["notes"]]))
         self.resume()
         self.evaluate("before")
         call = None if self.finished() else self.sample()
@@ -295,7 +296,7 @@ class Driver:
             for name in ("before", "after")
             if self.run.evaluation(name).exists()
         }
-        summary = build_summary(self.config, self.run, self.totals, evaluations)
+        summary = build_summary(self.config, self.run, self.totals, evaluations, sandbox=self.rollouts.info["sandbox"])
         write_json(self.run.summary, summary)
         self.display.close()
         print_summary(summary, self.display.console)

@@ -87,9 +87,12 @@ class Totals:
 
 
 def build_summary(
-    config: Config, run: RunFolder, totals: Totals, evaluations: dict[str, dict[str, Any]]
+    config: Config, run: RunFolder, totals: Totals, evaluations: dict[str, dict[str, Any]], *, sandbox: str
 ) -> dict[str, Any]:
-    """The contents of summary.json. `evaluations` maps "before" and "after" to rates (and "greedy", levels)."""
+    """The contents of summary.json. `evaluations` maps "before" and "after" to rates (and "greedy", levels).
+
+    sandbox: the kind that was used, which `--sandbox auto` does not say.
+    """
     return {
         "run": run.name,
         "seed": config.seed,
@@ -104,7 +107,7 @@ def build_summary(
         "verdict_cache_hits": totals.verdict_cache_hits,
         **evaluations,
         "audit": totals.audit(),
-        "sandbox": config.sandbox,
+        "sandbox": sandbox,
         "engine": config.engine,
         "hf_checkpoint": config.hf_checkpoint,
         "paths": {
@@ -133,6 +136,7 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
                 table.add_row("  greedy", _rate(summary[name]["greedy"]))
     verdicts = ", ".join(f"{k} {v}" for k, v in sorted(summary["verdicts"].items(), key=lambda item: -item[1]))
     table.add_row("attempts", f"{summary['attempts']} ({verdicts})")
+    table.add_row("sandboxes", summary["sandbox"])
     table.add_row("training", f"{summary['seconds_training']:.0f} s")
     if summary["rollbacks"]:
         returns = (f"step {r['step']} ({r['reason']}) to {r['back_to']}" for r in summary["rollbacks"])

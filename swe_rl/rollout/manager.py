@@ -42,7 +42,9 @@ class RolloutManager:
     async def start(self) -> dict[str, Any]:
         """Read the tasks, connect to the engines, choose the sandboxes; errors of settings and data come from here."""
         rollouts = await self._rollouts()
-        return {"sandbox": rollouts.runtime.provider.name, "tasks": len(rollouts.source), "data": self._data}
+        provider = rollouts.runtime.provider
+        notes = getattr(provider, "notes", [])
+        return {"sandbox": provider.name, "notes": notes, "tasks": len(rollouts.source), "data": self._data}
 
     async def rollout(self, step: int) -> RolloutBatch:
         """One step's groups; see `Rollouts.rollout`."""

@@ -10,6 +10,7 @@ import functools
 import logging
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,13 @@ def _script() -> str:
 class HardenedProvider:
     """Any provider, with the task's starting state made and future history hidden in every sandbox it opens.
 
-    `counts`: reports by state, for the metrics.
+    `counts`: reports by state, for the metrics. `notes`: what a person should know of the choice of `provider`.
 
     A source (archive or image) that was found clean is not looked at again.
     """
 
-    def __init__(self, provider: SandboxProvider) -> None:
-        self.provider = provider
+    def __init__(self, provider: SandboxProvider, *, notes: Sequence[str] = ()) -> None:
+        self.provider, self.notes = provider, list(notes)
         self.name = provider.name
         self.counts: Counter[str] = Counter()
         self._clean: dict[tuple[str, str, str], str] = {}  # source: its HEAD

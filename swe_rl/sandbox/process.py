@@ -57,12 +57,12 @@ class ProcessProvider(LocalProvider):
         super().__init__(settings, tools_env)
         self._namespace = pid_namespace()
         reach = "" if self._namespace else ", signal every process of yours (`kill -9 -1` ends your session)"
-        log.warning(
+        self.warning = (
             "sandbox=process does not isolate: commands can read and write every file that you can (tests and fixes of the "
-            "tasks included), use the network%s. Use it only with policies that you trust; install bubblewrap for real "
-            "sandboxes",
-            reach,
+            f"tasks included), use the network{reach}. Use it only with policies that you trust; install bubblewrap for real "
+            "sandboxes"
         )
+        log.warning(self.warning)
 
     def workdir(self, box: Box, task: Task) -> str:
         return str(box.repo)

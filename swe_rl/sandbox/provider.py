@@ -22,23 +22,27 @@ async def open_provider(config: SandboxSettings) -> SandboxProvider:
 
     Raises ConfigError where the named one cannot be used on this machine; the message says why.
     """
-    provider = await (_first_usable(config) if config.sandbox == "auto" else _open(config.sandbox, config))
-    return HardenedProvider(provider)
+    provider, notes = (
+        await _first_usable(config) if config.sandbox == "auto" else (await _open(config.sandbox, config), [])
+    )
+    warning = getattr(provider, "warning", "")
+    return HardenedProvider(provider, notes=[*notes, *([warning] if warning else [])])
 
 
-async def _first_usable(config: SandboxSettings) -> SandboxProvider:
+async def _first_usable(config: SandboxSettings) -> tuple[SandboxProvider, list[str]]:
+    """The provider, and why each stronger one was passed over."""
     if config.swe_env_server_url or config.swe_exec_server_urls:
-        return await _open("pool", config)
-    reasons = []
+        return await _open("pool", config), []
+    reasons: list[str] = []
     for name in CHOICES:
         try:
             provider = await _open(name, config)
         except (ConfigError, InfraError) as error:
-            reasons.append(f"{name}: {error}")
+            reasons.append(f"{name} passed over: {error}")
             continue
         for reason in reasons:
-            log.info("sandbox passed over: %s", reason)
-        return provider
+            log.info("sandbox %s", reason)
+        return provider, reasons
     raise ConfigError("sandbox: none can be used here. " + "; ".join(reasons))
 
 

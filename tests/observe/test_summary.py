@@ -57,7 +57,7 @@ def test_the_screen_says_what_the_file_says(tmp_path: Path) -> None:
         "tasks": 90,
         "levels": {"L1": {"resolve_rate": 0.5, "ci95": [0, 1], "n": 4}},
     }
-    summary = build_summary(config, RunFolder.open(config), totals, {"before": rate, "after": rate})
+    summary = build_summary(config, RunFolder.open(config), totals, {"before": rate, "after": rate}, sandbox="docker")
     out = io.StringIO()
     print_summary(summary, Console(file=out, width=400))
     busy = "together 2.0 s in 0.7 s of rollouts; something was graded for 0.4 s, 0.3 s of it while others were sampled"

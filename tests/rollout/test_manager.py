@@ -59,7 +59,9 @@ def config(engine_server, checkpoint, task, tmp_path):  # noqa: F811
 async def test_steps_evaluations_and_positions(cluster, config):
     manager = RolloutManager.remote(config)
     said = "3 tasks; 1 left out (1 not certified)"
-    assert await manager.start.remote() == {"sandbox": config.sandbox, "tasks": 3, "data": said}
+    info = await manager.start.remote()
+    assert (info["sandbox"], info["tasks"], info["data"]) == (config.sandbox, 3, said)
+    assert ("does not isolate" in "".join(info["notes"])) is (config.sandbox == "process")
     batch = await manager.rollout.remote(0)
     # An untrained policy solves nothing: the group has no spread, so none of its tokens trains.
     assert len(batch.samples) >= 2 and batch.counts["segments"] == batch.metrics["groups_kept"] == 0
