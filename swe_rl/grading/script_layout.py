@@ -16,7 +16,8 @@ _APPLY = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _CHECKOUT = re.compile(
-    r"^[ \t]*git checkout[ \t]+(HEAD|[0-9a-fA-F]{7,64})[ \t]+(?:--[ \t]+)?([^\n;&|<>$`(){}]+?)[ \t]*\r?$", re.MULTILINE
+    r"^[ \t]*git checkout[ \t]+(?:(HEAD|[0-9a-fA-F]{7,64})[ \t]+(?:--[ \t]+)?|--[ \t]+)([^\n;&|<>$`(){}]+?)[ \t]*\r?$",
+    re.MULTILINE,
 )
 _DONE = ":"  # in place of what is left out: an `if` around it keeps a body, the exit code is 0
 
@@ -29,8 +30,8 @@ def applied_patches(script: str) -> list[str]:
 def without_layout(script: str, *, test_patch: str, files: Collection[str], base: str) -> str:
     """The script without its own lay-out of `files` (base commit and test patch), all else byte for byte as it is.
 
-    base: the base commit; "" means HEAD. Where the script applies any other patch, it is left as it is: that may belong to
-    the files that it checks out.
+    base: the base commit, "" where HEAD is all that is known of it. Where the script applies any other patch, it is left as it
+    is: that may belong to the files that it checks out.
     """
     wanted = _plain(test_patch)
     rest = _APPLY.sub(lambda found: _DONE if wanted and _plain(found[3]) == wanted else found[0], script)
@@ -39,14 +40,14 @@ def without_layout(script: str, *, test_patch: str, files: Collection[str], base
     names = {*files, *" ".join(files).split()}  # swebench does not quote names with spaces
 
     def checkout(found: re.Match[str]) -> str:
-        same_commit = base.lower().startswith(found[1].lower()) if base else found[1] == "HEAD"
+        same_commit = found[1] in (None, "HEAD") or base.lower().startswith(found[1].lower())
         return _DONE if same_commit and names.issuperset(_words(found[2])) else found[0]
 
     return _CHECKOUT.sub(checkout, rest)
 
 
 def _plain(patch: str) -> str:
-    return patch.replace("\r\n", "\n").strip("\n\r")
+    return patch.replace("\r\n", "\n").strip()
 
 
 def _words(text: str) -> list[str]:

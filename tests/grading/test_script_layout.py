@@ -80,6 +80,8 @@ def test_only_the_lay_out_of_the_tests_is_left_out(lab):
         f"git checkout {base} tests/test_shout.py calc.py",
         f"git checkout {base} tests/test_shout.py && make",
         f"git checkout {base}",
+        "git checkout -- .",
+        "git checkout HEAD calc.py",
         f"git checkout {'b' * 40} tests/test_shout.py",
         "git checkout main tests/test_shout.py",
         'git checkout "$BASE" tests/test_shout.py',
@@ -89,8 +91,11 @@ def test_only_the_lay_out_of_the_tests_is_left_out(lab):
     for line in (
         f"git checkout {base} -- 'tests/a b.py'",
         f"  git checkout {base[:12]} tests/a b.py tests/test_shout.py",
+        "git checkout HEAD tests/test_shout.py",
+        "git checkout -- tests/test_shout.py",
     ):
         assert executed(f"a\n{line}\nb\n") == "a\n:\nb\n"
+    assert executed(unix.eval_script.replace(unix.test_patch, unix.test_patch.strip()), unix.test_patch) == laid_out
     assert executed(task.eval_script, patch="") == task.eval_script
     other = task.eval_script.replace("+++ b/tests/test_calc.py", "+++ b/tests/test_other.py")
     assert executed(other) == other
