@@ -4,14 +4,15 @@
 # Running it again costs nothing: a stamp file holds the checksum of the version list.
 #
 # usage: bash scripts/setup_sglang_cpu.sh [FOLDER]      (default: .venv-sglang beside this project's .venv)
-#   PYTHON         interpreter to build on (default: the project's .venv, else python3.11, else python3)
+#   PYTHON         interpreter to build on, 3.11 or newer (default: the project's .venv, else python3.11 to python3.13, else python3)
 #   PIP_FIND_LINKS, PIP_INDEX_URL ... are pip's own and are honoured; torch should come as a CPU build.
+# Exit code 3: no Python here is new enough (the project itself runs on 3.10, the pinned libraries do not).
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 target="${1:-$root/.venv-sglang}"
 versions="$root/constraints/sglang_cpu.txt"
-case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 stamp="$target/.swe-rl-$(sha256sum "$versions" | cut -c1-16)"
 if [[ -f "$stamp" ]]; then
@@ -19,13 +20,24 @@ if [[ -f "$stamp" ]]; then
   exit 0
 fi
 
-python="${PYTHON:-}"
-for candidate in "$root/.venv/bin/python" python3.11 python3; do
-  if [[ -z "$python" ]] && found="$(command -v "$candidate")"; then python="$found"; fi
-done
-[[ -n "$python" ]] || { echo "no Python found: set PYTHON" >&2; exit 1; }
+new_enough() { command -v "$1" >/dev/null && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; }
 
-[[ -x "$target/bin/python" ]] || "$python" -m venv "$target"
+candidates=("$root/.venv/bin/python" python3.11 python3.12 python3.13 python3)
+[[ -z "${PYTHON:-}" ]] || candidates=("$PYTHON")
+python=""
+for candidate in "${candidates[@]}"; do
+  if [[ -z "$python" ]] && new_enough "$candidate"; then python="$candidate"; fi
+done
+if [[ -z "$python" ]]; then
+  echo "SGLang needs Python 3.11 or newer, and none of these is: ${candidates[*]} (PYTHON names another one)" >&2
+  exit 3
+fi
+
+if [[ ! -x "$target/bin/python" ]]; then
+  "$python" -m venv "$target"
+elif ! new_enough "$target/bin/python"; then
+  "$python" -m venv --clear "$target"
+fi
 with_deps="$(mktemp)"
 trap 'rm -f "$with_deps"' EXIT
 grep -vE '^(#|sglang=|xgrammar=)' "$versions" >"$with_deps"

@@ -43,7 +43,7 @@ def checkout(tmp_path: Path) -> Path:
     """`scripts/test.sh` with stand-ins for all that it calls; `bin` is the whole PATH, but for the folders of root's tools."""
     for name, text in {
         "scripts/setup.sh": "true",
-        "scripts/setup_sglang_cpu.sh": "true",
+        "scripts/setup_sglang_cpu.sh": 'exit "${SGLANG_CODE:-0}"',
         ".venv/bin/activate": "true",
         "bin/id": 'echo "$USER_ID"',
         "bin/ruff": "true",
@@ -60,11 +60,11 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def checked(checkout: Path, *, user: int, tools: tuple[str, ...] = ()) -> str:
+def checked(checkout: Path, *, user: int, tools: tuple[str, ...] = (), **more: str) -> str:
     for tool in tools:
         (checkout / "bin" / tool).write_text("#!/bin/bash\n")
         (checkout / "bin" / tool).chmod(0o755)
-    env = {"PATH": str(checkout / "bin"), "USER_ID": str(user)}
+    env = {"PATH": str(checkout / "bin"), "USER_ID": str(user), **more}
     command = [str(checkout / "bin" / "bash"), "scripts/test.sh", "--no-slow"]
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout
@@ -89,3 +89,52 @@ def test_without_apt_what_needs_missing_tools_is_left_out(checkout: Path) -> Non
     assert "not installed, for want of root or apt-get: podman" in said
     assert "the podman tests are left out: no podman" in said and "the docker tests" not in said
     assert "(sglang or not slow) and not podman" in said
+
+
+def test_without_a_python_for_sglang_its_tests_are_left_out(checkout: Path) -> None:
+    said = checked(checkout, user=0, tools=ALL_TOOLS, SGLANG_CODE="3")
+    assert "the sglang tests are left out: it needs Python 3.11" in said
+    assert "(sglang or not slow) and not sglang --timeout" in said
+    with pytest.raises(subprocess.CalledProcessError):  # any other failure is one
+        checked(checkout, user=0, tools=ALL_TOOLS, SGLANG_CODE="1")
+
+
+@pytest.fixture
+def sglang_setup(tmp_path: Path) -> Path:
+    """`scripts/setup_sglang_cpu.sh` where the project's Python and `python3` are too old; `bin` is the whole PATH."""
+    old = '#!/bin/bash\n[ "$1" != -c ] || exit 1\necho "old: $*"; exit 9\n'
+    for name, text in {".venv/bin/python": old, "bin/python3": old, "constraints/sglang_cpu.txt": ""}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    for tool in ("bash", "dirname", "sha256sum", "cut"):
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or tool)
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "setup_sglang_cpu.sh", tmp_path / "scripts")
+    return tmp_path
+
+
+def set_up_sglang(checkout: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [str(checkout / "bin" / "bash"), "scripts/setup_sglang_cpu.sh"]
+    env = {"PATH": str(checkout / "bin"), **more}
+    return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_sglang_is_not_built_on_a_python_that_its_libraries_refuse(sglang_setup: Path) -> None:
+    done = set_up_sglang(sglang_setup)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "SGLang needs Python 3.11 or newer, and none of these is: " in done.stderr and "python3.13" in done.stderr
+    named = set_up_sglang(sglang_setup, PYTHON="python3")
+    assert named.returncode == 3 and "none of these is: python3 (" in named.stderr
+
+
+def test_sglang_is_built_on_a_newer_python_beside_an_old_project(sglang_setup: Path) -> None:
+    new = sglang_setup / "bin" / "python3.12"
+    new.write_text('#!/bin/bash\n[ "$1" != -c ] || exit 0\necho "new: $*"; exit 9\n')
+    new.chmod(0o755)
+    done = set_up_sglang(sglang_setup)
+    target = sglang_setup / ".venv-sglang"
+    assert done.stdout == f"new: -m venv {target}\n"
+    (target / "bin").mkdir(parents=True)
+    shutil.copy(sglang_setup / "bin" / "python3", target / "bin" / "python")  # left by a try with an older version
+    assert set_up_sglang(sglang_setup).stdout == f"new: -m venv --clear {target}\n"
