@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from swe_rl.config import Config
 from swe_rl.errors import ConfigError
@@ -25,6 +26,11 @@ def check_sizes(config: Config, *, training: bool = True) -> None:
         problems.append(
             f"--rollout-num-gpus {config.rollout_num_gpus} is not a multiple of "
             f"--rollout-num-gpus-per-engine {config.rollout_num_gpus_per_engine}"
+        )
+    if config.num_nodes > 1:
+        problems.append(
+            f"--num-nodes {config.num_nodes} (NUM_NODES): engines and training processes are started on this machine only; runs "
+            "over several machines do not work yet. Sandboxes can be on other machines (--swe-exec-server-urls)"
         )
     if training and config.actor_num_nodes > config.num_nodes:
         problems.append(f"--actor-num-nodes {config.actor_num_nodes} is more than --num-nodes {config.num_nodes}")
@@ -55,10 +61,9 @@ def check_context(config: Config) -> None:
     model = json.loads((Path(config.hf_checkpoint) / "config.json").read_text())
     model = model.get("text_config") or model
     limit = model.get("max_position_embeddings")
-    scaling = model.get("rope_scaling") or model.get("rope_parameters") or {}
-    factor = scaling.get("factor", 1.0) if isinstance(scaling, dict) else 1.0
+    factor = _rope_factor(model) if config.engine == "sglang" or config.engine_urls else 1.0
     wanted = config.rollout_max_context_len
-    if isinstance(limit, int) and isinstance(factor, (int, float)) and wanted > limit * max(1.0, factor):
+    if isinstance(limit, int) and wanted > limit * factor:
         raise ConfigError(
             f"--rollout-max-context-len {wanted} is more than the {limit} positions of the model {config.hf_checkpoint} "
             "(max_position_embeddings); lower it"
@@ -68,6 +73,18 @@ def check_context(config: Config) -> None:
             f"--rollout-max-context-len {wanted} is more than --engine-cache-tokens {config.engine_cache_tokens}; "
             "lower the first or raise the second"
         )
+
+
+def _rope_factor(model: dict[str, Any]) -> float:
+    """By how much SGLang takes the context to be longer than `max_position_embeddings`: not at all where the scaling says what
+    the original length was, for then `max_position_embeddings` is the scaled one (`get_context_length` of SGLang 0.5)."""
+    scaling = model.get("rope_scaling") or model.get("rope_parameters") or {}
+    if not isinstance(scaling, dict) or "original_max_position_embeddings" in scaling:
+        return 1.0
+    factor = scaling.get("factor", 1.0)
+    if scaling.get("rope_type") == "llama3" or not isinstance(factor, (int, float)):
+        return 1.0
+    return max(1.0, float(factor))
 
 
 def check_load(path: str) -> None:

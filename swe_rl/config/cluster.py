@@ -10,11 +10,15 @@ from swe_rl.config.setting import Area, setting
 class ClusterSettings(Area):
     area: ClassVar[str] = "cluster"
 
-    num_nodes: int = setting(1, "nodes of the Ray cluster", env=("NUM_NODES",), ge=1)
+    num_nodes: int = setting(
+        1, "machines that train and serve; more than 1 does not work yet", env=("NUM_NODES",), ge=1
+    )
     num_gpus_per_node: int = setting(0, "GPUs of a node; 0 = train and serve on CPUs", env=("NUM_GPUS_PER_NODE",), ge=0)
     actor_num_nodes: int = setting(1, "nodes that train", ge=1)
     actor_num_gpus_per_node: int = setting(1, "training processes (GPUs) per node", env=("ACTOR_GPUS_PER_NODE",), ge=1)
-    rollout_num_gpus: int = setting(1, "GPUs that serve the policy, over all nodes (CPU engines: processes)", ge=1)
+    rollout_num_gpus: int = setting(
+        1, "GPUs that serve the policy, over all nodes (CPU engines: processes)", env=("ROLLOUT_GPUS_PER_NODE",), ge=1
+    )
     rollout_num_gpus_per_engine: int = setting(
         1, "GPUs per engine (its tensor parallel size)", env=("ROLLOUT_NUM_GPUS_PER_ENGINE",), ge=1
     )

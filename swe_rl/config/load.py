@@ -189,8 +189,12 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
         found.append((name, given[0][1], f"environment {given[0][0]}"))
     derived = {variable for name in Config.model_fields for variable in variables(name)}
     for variable in environ:
-        if variable.startswith("SWE_RL_") and variable not in derived and variable not in OTHER_VARIABLES:
-            close = difflib.get_close_matches(variable, derived, n=1)
+        if not variable.startswith("SWE_") or variable in derived or variable in OTHER_VARIABLES:
+            continue
+        # SWE_RL_ is ours alone; other programs may have variables with SWE_, but none that is a slip of the pen from one of ours.
+        ours = variable.startswith("SWE_RL_")
+        close = difflib.get_close_matches(variable, derived, n=1, cutoff=0.6 if ours else 0.9)
+        if ours or close:
             hint = f"; did you mean {close[0]}?" if close else ""
             raise ConfigError(f"unknown setting {variable} in the environment{hint}")
     return found
@@ -200,8 +204,11 @@ OTHER_VARIABLES = {
     "SWE_RL_TRACEBACK",
     "SWE_RL_SUPERVISED",
     "SWE_RL_SUPERVISOR",
-    "SWE_RL_CACHE",
+    "SWE_RL_END_WITH_STDIN",
     "SWE_RL_PYTHON",
+    "SWE_RL_SGLANG_CPU",
+    "SWE_RL_STORAGE_DRIVER",
+    "SWE_RL_TOOLS_ENV",
 }  # read before or beside the config
 
 

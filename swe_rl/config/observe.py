@@ -19,7 +19,9 @@ class ObserveSettings(Area):
     wandb_project: str = setting("slime_swe", "W&B project", env=("WANDB_PROJECT",))
     wandb_group: str = setting("", "W&B group")
     wandb_key: str = setting("", "W&B API key", env=("WANDB_KEY", "WANDB_API_KEY"), secret=True)
-    wandb_mode: Literal["online", "offline"] = setting("online", "offline keeps the run on disk", env=("WANDB_MODE",))
+    wandb_mode: Literal["online", "offline", "disabled"] = setting(
+        "online", "offline keeps the run on disk; disabled is W&B's own switch", env=("WANDB_MODE",)
+    )
     progress: Literal["auto", "bar", "plain", "none"] = setting(
         "auto", "auto = bars on a terminal, plain lines elsewhere"
     )

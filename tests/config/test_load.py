@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from swe_rl.config.check import (
     check_load,
     check_sizes,
 )
-from swe_rl.config.load import dump_yaml, load_config, make_parser, read_yaml, resolved_table
+from swe_rl.config.load import dump_yaml, load_config, make_parser, read_yaml, resolved_table, variables
 from swe_rl.errors import ConfigError
 
 
@@ -73,6 +74,7 @@ def test_defaults_of_the_field() -> None:
         (["--eps-clop", "1"], {}, ["unknown flag --eps-clop", "--eps-clip"]),
         (["stray"], {}, ["unexpected argument 'stray'"]),
         ([], {"SWE_RL_LRR": "1"}, ["unknown setting SWE_RL_LRR"]),
+        ([], {"SWE_MAX_CONCURENT": "8"}, ["unknown setting SWE_MAX_CONCURENT", "did you mean SWE_MAX_CONCURRENT?"]),
         ([], {"WANDB_KEY": "a", "WANDB_API_KEY": "b"}, ["disagrees", "WANDB_KEY", "WANDB_API_KEY"]),
         (["--config", "/no/such.yaml"], {}, ["/no/such.yaml", "No such file"]),
         (["--lr"], {}, ["--lr", "expected one argument"]),
@@ -83,6 +85,24 @@ def test_errors_name_setting_value_allowed_and_source(argv: list[str], env: dict
         load(argv, env)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    config = load([], {"SWE_AGENT_ROOT": "/x", "SWE_BENCH_CACHE": "/y", "WANDB_MODE": "disabled"}).config
+    assert config.wandb_mode == "disabled"
+
+
+def test_every_variable_that_our_code_reads_is_known() -> None:
+    """One that is read beside the config and not listed would stop every run of those who set it."""
+    root = Path(__file__).resolve().parents[2]
+    files = [path for folder in ("swe_rl", "scripts", "data", "eval") for path in (root / folder).rglob("*.*")]
+    texts = [path.read_text(errors="replace") for path in files if path.suffix in (".py", ".sh")]
+    read = re.compile(r"""environ(?:\.get\(|\[|\.pop\()"(SWE_[A-Z_]+)"|\$\{?(SWE_[A-Z_]+)""")
+    names = {first or second for text in texts for first, second in read.findall(text)}
+    assert {"SWE_RL_TOOLS_ENV", "SWE_RL_PYTHON", "SWE_SERVER_TOKEN"} <= names
+    in_sandboxes = {"SWE_RL_COMMAND", "SWE_RL_PROOF", "SWE_RL_PYTHONPATH"}  # shell variables of a command or a grading
+    settings = {name for setting in Config.model_fields for name in variables(setting)}
+    load([], dict.fromkeys(names - in_sandboxes - settings, "x"))
 
 
 def test_all_wrong_settings_are_reported_at_once() -> None:
@@ -130,6 +150,7 @@ def test_impossible_sizes() -> None:
         Config(n_samples_per_prompt=1),
         Config(rollout_num_gpus_per_engine=2, rollout_num_gpus=2),
         Config(actor_num_nodes=2),
+        Config(num_nodes=2),
     ):
         with pytest.raises(ConfigError):
             check_sizes(bad)
@@ -152,7 +173,29 @@ def test_an_evaluation_starts_no_trainer() -> None:
         ({"max_position_embeddings": 4096}, {"rollout_max_context_len": 8192}, "the 4096 positions of the model"),
         ({"text_config": {"max_position_embeddings": 100}}, {"rollout_max_context_len": 101}, "the 100 positions"),
         ({}, {"rollout_max_context_len": 9000, "engine_cache_tokens": 8192}, "--engine-cache-tokens 8192"),
-        ({"max_position_embeddings": 4096, "rope_scaling": {"factor": 2.0}}, {"rollout_max_context_len": 8193}, "4096"),
+        (
+            {"max_position_embeddings": 4096, "rope_scaling": {"factor": 2.0}},
+            {"rollout_max_context_len": 8193, "engine": "sglang"},
+            "4096",
+        ),
+        (
+            {"max_position_embeddings": 4096, "rope_scaling": {"factor": 2.0}},
+            {"rollout_max_context_len": 8192},
+            "4096",  # the embedded engine knows nothing of factors
+        ),
+        (
+            {"max_position_embeddings": 9000, "rope_scaling": {"factor": 8.0, "rope_type": "llama3"}},
+            {"rollout_max_context_len": 9001, "engine": "sglang"},
+            "9000",
+        ),
+        (
+            {
+                "max_position_embeddings": 8000,
+                "rope_parameters": {"factor": 4.0, "rope_type": "yarn", "original_max_position_embeddings": 2000},
+            },
+            {"rollout_max_context_len": 8001, "engine": "sglang"},
+            "8000",
+        ),
     ],
 )
 def test_attempts_may_not_outgrow_the_model(tmp_path: Path, model: dict, settings: dict, words: str) -> None:
