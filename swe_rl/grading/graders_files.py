@@ -47,13 +47,14 @@ def fixed_beside_tests(task: Task) -> list[str]:
 
 def helper_folders(task: Task) -> list[str]:
     """Folders of tests in which the grader's tests lie, those aside in which the task's own fix has a file."""
-    tests = [*task.test_files, *_paths(graders_patch(task)), *_files_of_ids(task)]
     folders: dict[str, None] = {}
-    for name in tests:
+    for name in (*task.test_files, *_paths(graders_patch(task)), *_files_of_ids(task)):
         parts = name.split("/")[:-1]
-        last = max((number for number, part in enumerate(parts) if part in TEST_FOLDERS), default=-1)
-        if last >= 0:
-            folders["/".join(parts[: last + 1]) + "/"] = None
+        found = [number for number, part in enumerate(parts) if part in TEST_FOLDERS]
+        # A package may be called `testing` or `spec`, and have its tests in a folder within: of those the innermost is meant.
+        outer = [number for number in found if parts[number] in ("tests", "__tests__")] or found[-1:]
+        if outer:
+            folders["/".join(parts[: outer[0] + 1]) + "/"] = None
     fixed = fixed_beside_tests(task)
     return [folder for folder in folders if not any(name.startswith(folder) for name in fixed)]
 

@@ -120,6 +120,10 @@ def test_which_folders_hold_helpers_and_which_files_are_source() -> None:
     assert helper_folders(replace(task, fail_to_pass=["test_a.py::test_a", "testing/tests/a/b.py::t"])) == [
         "testing/tests/"
     ]
+    django = replace(
+        task, fail_to_pass=["tests/forms_tests/tests/test_a.py::t", "pkg/test/a/test/b.py::t", "testing/c.py::t"]
+    )
+    assert helper_folders(django) == ["tests/", "pkg/test/a/test/", "testing/"]
     ids = {
         "pkg/mod.py::pkg.mod.f": False,
         "src/pkg/mod.py::pkg.mod.C.f": False,
