@@ -7,6 +7,7 @@ import base64
 import os
 import pickle
 import random
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,14 @@ import torch
 from aiohttp.test_utils import TestServer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from swe_rl.config import Config
 from swe_rl.engine.client import EngineClient
+from swe_rl.engine.embedded.admission import next_admissible
 from swe_rl.engine.embedded.app import make_app
 from swe_rl.engine.embedded.kv_rows import KVRows
+from swe_rl.engine.embedded.prefix_cache import PrefixCache
+from swe_rl.engine.embedded.sampling_params import SamplingParams
+from swe_rl.engine.embedded.sequence import Sequence
 from swe_rl.engine.embedded.service import EngineBusy, EngineService, RequestFailed
 from swe_rl.errors import DataError, EngineError, UsageError
 from tests.engine import models
@@ -103,6 +109,21 @@ async def test_kv_memory_stays_within_its_bound_whatever_comes_when(checkpoint: 
         assert 500 <= max(cells) <= 1000
     finally:
         service.scheduler.stop()
+
+
+@pytest.mark.parametrize(("longest", "admitted"), [(1024, 64), (4096, 64), (4097, 63), (16384, 16), (262144, 1)])
+def test_the_default_bound_admits_the_usual_batches(longest: int, admitted: int) -> None:
+    """The quickstart has 1,024 tokens of context and the settings' defaults 16,384; short ones come along with a long one."""
+    settings = Config()
+    params = SamplingParams(max_new_tokens=1)
+    waiting = deque(
+        Sequence("r", [1] * length, params, seed=0, on_progress=print) for length in [longest - 1] + [15] * 99
+    )
+    bounds = {"max_batch": settings.engine_max_batch, "max_tokens": settings.engine_cache_tokens}
+    running: list[Sequence] = []
+    while sequence := next_admissible(waiting, running, PrefixCache(0), **bounds):
+        running.append(sequence)
+    assert len(running) == admitted
 
 
 def test_growing_rows_keeps_what_is_in_use_and_the_bound() -> None:
