@@ -28,6 +28,10 @@ _WORDS = {
 _WHOLE_LINES = ("parse_log_doctest", "parse_log_p5js")
 # p5.js' tests are run with `grunt --force`, which ends with 0 whatever happens: mocha's own count says that they ran.
 _MOCHA_END = re.compile(r"^[ \t]*[1-9]\d* passing\b", re.MULTILINE)
+# p5.js' parser looks for the end of each tag up to the log's end, and for a number behind each run of blank lines.
+_TAG = re.compile(r"<\w+>")
+_MOST_TAG_STEPS = 400_000_000  # tags times characters: about five seconds
+_BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n){3,}")
 _DJANGO_END = re.compile(r"^Ran \d+ tests? in ", re.MULTILINE)
 
 
@@ -49,12 +53,15 @@ class SwebenchParser:
     def readable(self, text: str) -> str:
         """The lines of `text` that mean anything to the parser."""
         longest = len(text) if self.name in _WHOLE_LINES else MAX_LINE
-        return "\n".join(lines_with(text, _WORDS.get(self.name, ("",)), gap=".", longest=longest))
+        text = "\n".join(lines_with(text, _WORDS.get(self.name, ("",)), gap=".", longest=longest))
+        return _BLANK_LINES.sub("\n\n\n", text) if self.name == "parse_log_p5js" else text
 
     def why_unreadable(self, text: str) -> str:
         """A reason not to give `text` to the parser at all; "" where there is none."""
         if text.count(_DJANGO_STALL) > _MOST_STALLS:  # each makes django's parser read on to the log's end
             return f"'{_DJANGO_STALL}' stands in the log more than {_MOST_STALLS} times: not read"
+        if self.name == "parse_log_p5js" and len(_TAG.findall(text)) * len(text) > _MOST_TAG_STEPS:
+            return f"{len(text)} characters with {len(_TAG.findall(text))} tags: not read"
         return ""
 
     def read(self, text: str) -> dict[str, str]:

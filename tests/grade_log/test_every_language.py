@@ -136,6 +136,18 @@ def test_no_line_ends_the_reading() -> None:
                 assert judgement.verdict is Verdict.UNRESOLVED, (instance_id, text)
 
 
+def test_hostile_output_does_not_stall_the_parser_that_reads_on() -> None:
+    """p5.js' takes minutes for 400 kB of these; the test's own time limit is the judge."""
+    task = task_of("processing/p5.js", "processing__p5.js-1", "good")
+    for filler in ("<a>\n", "\n", " \n"):
+        log = f"{START}{filler * (400_000 // len(filler))}{LOGS['parse_log_p5js'][0]}  1) good:\n{END}"
+        judgement = judge(task, parse_log(task, log, returncode=0), 0)
+        assert judgement.verdict is Verdict.UNRESOLVED
+        assert any("not read" in problem for problem in judgement.problems) is ("<" in filler)
+    log = f"{START}{'<a></a>' * 100}{'x' * 1000}\n{LOGS['parse_log_p5js'][0]}{END}"
+    assert judge(task, parse_log(task, log, returncode=0), 0).verdict is Verdict.RESOLVED
+
+
 def test_a_good_line_counts_beside_one_that_stumbles() -> None:
     task = task_of("nlohmann/json", "nlohmann__json-1", "a > good")
     log = f"{START}<doctest </doctest>\n{LOGS['parse_log_doctest'][0]}{END}"
