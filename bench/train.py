@@ -109,7 +109,7 @@ def padded_step(model: str, samples: list[Any]) -> Callable[[], tuple[float, flo
     import torch
     from transformers import AutoModelForCausalLM
 
-    from swe_rl.trainer.advantages import group_advantages
+    from swe_rl.advantages import group_advantages
 
     policy = AutoModelForCausalLM.from_pretrained(model, attn_implementation="sdpa")
     decay, plain = ([p for p in policy.parameters() if (p.ndim >= 2) == big] for big in (True, False))

@@ -11,13 +11,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from swe_rl.advantages import group_advantages
 from swe_rl.errors import DataError
 from swe_rl.rollout.attempt import grade_attempt, run_attempt
 from swe_rl.rollout.runtime import runtime_for
 from swe_rl.rollout.samples import make_samples
 from swe_rl.tasks.forms import task_from_row
-from swe_rl.trainer.advantages import group_advantages
 from swe_rl.types import Task, Verdict
+
+COMPARING = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")  # slime's estimators that compare within groups
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
@@ -83,15 +85,17 @@ async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
 def post_process_rewards(args: Any, samples: list[Any], **_: Any) -> tuple[list[float], list[float]]:
     """Rewards of one rollout as slime's trainer wants them: as they are, and compared within their groups.
 
-    args: `rewards_normalization` (default true) asks for the comparison, `grpo_std_normalization` (default true) for the
-    division by the group's standard deviation. An attempt counts once however many samples it has; removed samples
-    (`infra_error`) stay out of their group's mean and get 0.
+    args: `advantage_estimator` and `rewards_normalization` (default true) ask for the comparison, as in slime, and
+    `grpo_std_normalization` (default true) for the division by the group's standard deviation. An attempt counts once however
+    many samples it has; removed samples (`infra_error`) stay out of their group's mean and get 0.
     Raises DataError where samples of one attempt have different rewards.
     """
     raw = [float(sample.reward or 0.0) for sample in samples]
-    if not getattr(args, "rewards_normalization", True):
+    estimator = getattr(args, "advantage_estimator", "grpo")
+    if estimator not in COMPARING or not getattr(args, "rewards_normalization", True):
         return raw, raw
-    compared = group_advantages(samples, normalise_std=getattr(args, "grpo_std_normalization", True))
+    divides = estimator != "reinforce_plus_plus_baseline" and getattr(args, "grpo_std_normalization", True)
+    compared = group_advantages(samples, normalise_std=divides)
     return raw, [advantage or 0.0 for advantage in compared.advantages]
 
 

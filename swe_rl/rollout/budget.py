@@ -22,8 +22,7 @@ class AttemptBudget:
         self.total = Deadline(seconds)
         self.close_seconds = min(MAX_CLOSE, 0.05 * seconds)
         self._collect = min(MAX_COLLECT, 0.1 * seconds)
-        self._one_grading = settings.swe_eval_timeout + GRADE_ALLOCATION
-        self._grade = min(self._one_grading, 0.5 * seconds)
+        self._grade = min(settings.swe_eval_timeout + GRADE_ALLOCATION, 0.5 * seconds)
         self._agent = seconds - self._collect - self._grade - self.close_seconds
 
     def agent(self) -> Deadline:
@@ -36,7 +35,7 @@ class AttemptBudget:
 
     def grade(self) -> Deadline:
         """For one grading: the fresh sandbox and the tests in it."""
-        return self._all_but(self.close_seconds).sub(self._one_grading)
+        return self._all_but(self.close_seconds).sub(self._grade)
 
     def allows_retry(self) -> bool:
         """Whether a fresh start after an infra_error has at least a quarter of the agent's time."""

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from swe_rl.advantages import SPREAD_TOLERANCE
 from swe_rl.types import Sample
 
-SPREAD_TOLERANCE = 1e-6
 LIMITS = {"none": (), "length": ("context_limit",), "all": ("context_limit", "step_limit", "deadline")}
 
 

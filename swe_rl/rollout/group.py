@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +19,16 @@ from swe_rl.types import Sample, Task
 
 
 class FailureGuard:
-    """Ends a step in which nothing works any more: `limit` infra_errors in a row, from half of its `tasks` at least.
+    """Ends a step in which nothing works any more: `limit` infra_errors in a row, from half of its `tasks` at least or for
+    longer than the `seconds` of an attempt.
 
     A few tasks that cannot be opened fail at once, all attempts of them, while the first attempts at the others still work.
     """
 
-    def __init__(self, limit: int, tasks: int) -> None:
-        self._limit, self._tasks = limit, tasks
+    def __init__(self, limit: int, tasks: int, seconds: float) -> None:
+        self._limit, self._tasks, self._seconds = limit, tasks, seconds
         self._errors: list[str] = []
+        self._began = 0.0  # when the first attempt of the row failed
         self._failing: set[str] = set()
         self._ended = ""  # the reason, once: attempts that fail while the others are being cancelled do not change it
 
@@ -35,9 +38,12 @@ class FailureGuard:
             self._errors.clear()
             self._failing.clear()
             return
+        if not self._errors:
+            self._began = time.monotonic()
         self._errors.append(result.error)
         self._failing.add(result.instance_id)
-        if not self._ended and len(self._errors) >= self._limit and 2 * len(self._failing) >= self._tasks:
+        widespread = 2 * len(self._failing) >= self._tasks or time.monotonic() - self._began > self._seconds
+        if not self._ended and len(self._errors) >= self._limit and widespread:
             self._ended = (
                 f"{len(self._errors)} attempts in a row, at {len(self._failing)} tasks, failed for reasons of the "
                 f"infrastructure; the first: {self._errors[0]}"

@@ -73,7 +73,8 @@ class Rollouts:
         config = self._config
         wanted = config.rollout_batch_size
         limit = math.ceil(wanted * config.dynamic_sampling_max_factor) if config.dynamic_sampling else wanted
-        guard = FailureGuard(max(MIN_FAILURES, 2 * config.n_samples_per_prompt), wanted)
+        tasks = min(wanted, len(self.source))  # a small set is gone through more than once
+        guard = FailureGuard(max(MIN_FAILURES, 2 * config.n_samples_per_prompt), tasks, config.swe_rollout_timeout)
         params = sampling_params_of(config)
         everyone: list[asyncio.Task[Group]] = []
         running: set[asyncio.Task[Group]] = set()
@@ -124,7 +125,7 @@ class Rollouts:
         if attempts < 1:
             raise UsageError(f"evaluation: {attempts} attempts per task; at least 1 is needed")
         self.runtime.progress.start(len(tasks) * attempts)
-        guard = FailureGuard(max(MIN_FAILURES, 2 * attempts), len(tasks))
+        guard = FailureGuard(max(MIN_FAILURES, 2 * attempts), len(tasks), self._config.swe_rollout_timeout)
         params = sampling_params_of(self._config) | {"temperature": temperature, "top_p": 1.0, "top_k": -1}
         groups = await gather_owned(
             self._runner.run_group(task, number, attempts, params, guard, label=label, attempts_dir=attempts_dir)

@@ -148,25 +148,22 @@ def check_samples(made: Any, original: Sample, vocab_size: int | None = None) ->
     """The samples a generate function returned, complete, consistent and fit to be trained on; raises ValueError naming what
     is wrong. Here it costs the one attempt; the trainer could only end the run.
 
-    A removed segment of an attempt whose other segments are not is masked instead: the attempt's reward still counts.
+    Segments that are removed, failed or aborted are left out where others of the attempt are not: its reward still counts.
     """
     samples = made if isinstance(made, list) else [made]
     if not samples or not all(isinstance(one, Sample) for one in samples):
         raise ValueError(f"the generate function returned {type(made).__name__}, not a Sample or a list of them")
     for one in samples:
         one.group_index, one.index, one.rollout_id = original.group_index, original.index, original.rollout_id
-        if one.remove_sample or one.status in (SampleStatus.FAILED, SampleStatus.ABORTED):
-            continue  # it will not be trained on, and need not be whole
+    unfit = (SampleStatus.FAILED, SampleStatus.ABORTED)
+    trained = [one for one in samples if not one.remove_sample and one.status not in unfit]
+    for one in trained:
         one.validate(vocab_size)
         if one.rollout_log_probs is None:
             raise ValueError("no rollout_log_probs; the generate function must ask the engine for log-probs")
-        if one.reward is not None and check_reward(one.reward) != samples[-1].reward:
-            raise ValueError(f"segments of one attempt have different rewards: {one.reward} and {samples[-1].reward}")
-    removed = [one for one in samples if one.remove_sample]
-    if len(removed) < len(samples):
-        for one in removed:
-            one.loss_mask, one.remove_sample = [0] * one.response_length, False
-    return samples
+        if one.reward is not None and check_reward(one.reward) != trained[-1].reward:
+            raise ValueError(f"segments of one attempt have different rewards: {one.reward} and {trained[-1].reward}")
+    return trained or samples
 
 
 def check_reward(reward: Any) -> float:

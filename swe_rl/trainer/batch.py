@@ -12,9 +12,9 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from swe_rl.advantages import group_advantages, trajectory_key
 from swe_rl.config.algorithm import AlgorithmSettings
 from swe_rl.errors import DataError
-from swe_rl.trainer.advantages import group_advantages, trajectory_key
 from swe_rl.trainer.packing import TrainingSequence, plan_micro_batches
 from swe_rl.types import Sample
 

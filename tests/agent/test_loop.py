@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from swe_rl.agent.loop import run_agent
+from swe_rl.agent.loop import _Loop, run_agent
 from swe_rl.deadline import Deadline
-from swe_rl.errors import ConfigError, EngineError, SandboxError
+from swe_rl.errors import ConfigError, DeadlineExceeded, EngineError, SandboxError
 from swe_rl.sandbox.provider import open_provider
-from swe_rl.types import FinishReason, Verdict
+from swe_rl.types import FinishReason, Turn, Verdict
 from tests.agent.build_tokenizers import build_tokenizer
 from tests.agent.repository import FIX_COMMAND, SUBMIT_COMMAND, build_task, local_config
 from tests.agent.scripted import Result, ScriptedEngine, bash
@@ -137,25 +139,43 @@ async def test_context_limit_and_segments(attempt):
 
 
 class Silent(ScriptedEngine):
-    """Takes `seconds` for an answer, and for ever from the second one on."""
-
-    seconds = 0.0
+    """Takes a tenth of a second for its first answer, and for ever after it."""
 
     async def generate(self, input_ids, sampling_params, *, rid, routing_key="", deadline=None):
-        await asyncio.sleep(deadline.remaining() if self.prompts else self.seconds)
+        await asyncio.sleep(deadline.remaining() if self.prompts else 0.1)
         deadline.check("generate")
         return await super().generate(input_ids, sampling_params, rid=rid)
 
 
-@pytest.mark.parametrize(("seconds", "stuck"), [(0.0, True), (0.5, False)])
-async def test_an_engine_that_falls_silent_is_nobodys_fault(attempt, monkeypatch, seconds, stuck):
-    """The longest answer has 200 tokens: at the speed of the second engine, 1.5 s say nothing about it."""
+@pytest.mark.parametrize(("factor", "stuck"), [(0.0, True), (1000.0, False)])
+async def test_an_engine_that_falls_silent_is_nobodys_fault(attempt, monkeypatch, factor, stuck):
     monkeypatch.setattr("swe_rl.agent.loop.STUCK_SECONDS", 0.5)
-    monkeypatch.setattr(Silent, "seconds", seconds)
-    trajectory, _, _ = await attempt([bash("ls")], seconds=2.0, engine=Silent, rollout_max_response_len=200)
+    monkeypatch.setattr("swe_rl.agent.loop.STUCK_FACTOR", factor)
+    trajectory, _, _ = await attempt([bash("ls")], seconds=6.0, engine=Silent)
     assert trajectory.exit_status == ("infra_error" if stuck else "deadline")
     assert ("the engine was silent" in trajectory.verdict_detail.get("error", "")) is stuck
     assert trajectory.verdict is (Verdict.INFRA_ERROR if stuck else None) and len(trajectory.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "waited", "stuck"),
+    [
+        (
+            100,
+            2.0,
+            31.0,
+            True,
+        ),  # 0.02 s a token: 200 of them take 4 s, and 12 s are less than the 30 that are granted anyway
+        (100, 2.0, 29.0, False),
+        (10, 5.0, 290.0, False),  # 0.5 s a token: the longest answer may take three times 100 s
+        (10, 5.0, 310.0, True),
+    ],
+)
+def test_how_long_an_engine_may_be_silent(tokens, seconds, waited, stuck):
+    turn = Turn([1], [5] * tokens, [-1.0] * tokens, [0] * tokens, FinishReason.STOP, 0, seconds)
+    loop = SimpleNamespace(trajectory=SimpleNamespace(turns=[turn]), sampling_params={"max_new_tokens": 200})
+    with pytest.raises(EngineError, match=f"silent for the last {waited:.0f} s") if stuck else nullcontext():
+        _Loop._check_stuck(loop, waited, DeadlineExceeded("generate", 400.0))
 
 
 async def test_deadline(attempt):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from swe_rl.errors import InfraError, UsageError
+from swe_rl.owned_tasks import cancel_all
 from swe_rl.sandbox.container.limits import Limits
 from swe_rl.sandbox.exec_server import main
 from swe_rl.sandbox.exec_server.answers import open_database
@@ -37,17 +39,17 @@ async def node(engine: Engine, tmp_path: Path) -> AsyncIterator[Node]:
 @pytest.mark.docker
 async def test_a_burst_reaches_the_engine_a_few_at_a_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     session = node.engine.docker.session
-    ask, running, most, calls = session._request, 0, 0, 0
+    ask, running, most, calls = session._request, Counter[str](), Counter[str](), 0
 
     async def counted(method: str, url: Any, **options: Any) -> Any:
-        nonlocal running, most, calls
+        nonlocal calls
         heavy = bool(HEAVY.match(f"{method} {str(url).split('?')[0]}"))
-        running, calls = running + heavy, calls + heavy
-        most = max(most, running)
+        running[method], calls = running[method] + heavy, calls + heavy
+        most[method] = max(most[method], running[method])
         try:
             return await ask(method, url, **options)
         finally:
-            running -= heavy
+            running[method] -= heavy
 
     monkeypatch.setattr(session, "_request", counted)
     boxes = await asyncio.gather(*(node.create(CreateBody(image=TEST_IMAGE), "") for _ in range(BURST)))
@@ -56,7 +58,35 @@ async def test_a_burst_reaches_the_engine_a_few_at_a_time(node: Node, monkeypatc
     finally:
         removed = await asyncio.gather(*(node.destroy(box.id) for box in boxes))
     assert all(removed) and calls >= 3 * BURST
-    assert 1 < most <= node.settings.parallel == 8
+    assert 1 < most["POST"] <= node.settings.parallel == 8 and 1 < most["DELETE"] <= 8
+
+
+@pytest.mark.docker
+async def test_removals_that_hang_do_not_keep_containers_from_being_made(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for a removal gives up and asks again; the engine is asked once."""
+    session, hanging, asked = node.engine.docker.session, True, 0
+    ask = session._request
+
+    async def hangs(method: str, url: Any, **options: Any) -> Any:
+        nonlocal asked
+        if method == "DELETE" and hanging:
+            asked += 1
+            await asyncio.Event().wait()
+        return await ask(method, url, **options)
+
+    monkeypatch.setattr(session, "_request", hangs)
+    boxes = [await node.create(CreateBody(image=TEST_IMAGE), "") for _ in range(node.settings.parallel)]
+    for _ in range(2):
+        for box in boxes:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(node.engine.remove(box.id), 0.2)
+    assert asked == len(boxes)
+    made = await node.create(CreateBody(image=TEST_IMAGE, timeout=60.0), "")
+    hanging = False
+    await cancel_all(node.engine._removals.values())
+    assert all(await asyncio.gather(*(node.destroy(box.id) for box in [*boxes, made])))
 
 
 @pytest.mark.docker

@@ -118,7 +118,7 @@ async def test_what_ends_by_its_deadline_still_has_its_patch_collected(plane, ta
     """As an attempt does whose agent used up its time: the pool's own settings must leave room for that."""
     _, pool = plane
     provider = PoolProvider(pool.url, token=TOKEN, heartbeat_interval=0.3)
-    deadline = Deadline(4.0)
+    deadline = Deadline(15.0)
     box = await provider.open(task, deadline=deadline, purpose="agent")
     command = "echo fixed > state.txt; sleep 60"
     assert (await box.exec(command, timeout=deadline.remaining())).timed_out and deadline.expired()

@@ -71,11 +71,13 @@ async def spoilt(args, sample, sampling_params):
 
 
 async def half_removed(args, sample, sampling_params):
-    """Two segments, the second of them not to be trained on."""
-    first = await generate(args, sample, sampling_params)
-    second = copy.copy(first)
-    second.remove_sample = True
-    return [first, second]
+    """Four segments, the first three of them not to be trained on, nor fit for it."""
+    last = await generate(args, sample, sampling_params)
+    removed, aborted, foreign = (copy.copy(last) for _ in range(3))
+    removed.remove_sample, removed.rollout_log_probs, removed.reward = True, None, 17.0
+    aborted.status, aborted.response_length = aborted.Status.ABORTED, 99
+    foreign.remove_sample, foreign.tokens = True, [10**6] * 4
+    return [removed, aborted, foreign, last]
 
 
 async def broken(args, sample, sampling_params):

@@ -41,9 +41,10 @@ def test_shares_add_up_and_grading_is_never_starved(clock, total, grading):
     assert not budget.allows_regrade()
 
 
-def test_a_grading_has_the_same_bound_whatever_the_agent_left_over(clock):
-    budget = AttemptBudget(RolloutSettings(swe_rollout_timeout=1800, swe_eval_timeout=60))
+@pytest.mark.parametrize(("total", "bound"), [(1800, 660), (1000, 500)])
+def test_a_grading_has_the_same_bound_whatever_the_agent_left_over(clock, total, bound):
+    budget = AttemptBudget(RolloutSettings(swe_rollout_timeout=total, swe_eval_timeout=600))
     clock.now = 10
-    assert budget.allows_retry() and budget.grade().remaining() == 60 + module.GRADE_ALLOCATION
-    clock.now += 60 + module.GRADE_ALLOCATION
-    assert budget.allows_regrade() and budget.grade().remaining() == 60 + module.GRADE_ALLOCATION
+    assert budget.allows_retry() and budget.grade().remaining() == bound
+    clock.now += budget.agent().remaining() + budget.collect().remaining() / 2
+    assert budget.allows_regrade() and budget.grade().remaining() == bound

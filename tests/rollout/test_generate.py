@@ -244,4 +244,7 @@ def test_an_infra_error_stays_out_of_slimes_group_mean(std, normalised):
     ]
     raw, compared = post_process_rewards(argparse.Namespace(grpo_std_normalization=std), samples)
     assert raw == [1.0, 0.0, 0.0, 0.0] and compared == pytest.approx(normalised, abs=1e-4)
-    assert post_process_rewards(argparse.Namespace(rewards_normalization=False), samples) == (raw, raw)
+    for without in ({"rewards_normalization": False}, {"advantage_estimator": "ppo"}):
+        assert post_process_rewards(argparse.Namespace(**without), samples) == (raw, raw)
+    baseline = argparse.Namespace(advantage_estimator="reinforce_plus_plus_baseline")  # no division by the deviation
+    assert post_process_rewards(baseline, samples)[1] == [0.5, -0.5, -0.5, 0.0]

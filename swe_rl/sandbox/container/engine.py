@@ -16,6 +16,7 @@ from aiodocker import Docker, DockerError
 from aiodocker.stream import Stream
 from yarl import URL
 
+from swe_rl.owned_tasks import cancel_all
 from swe_rl.sandbox.container.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
 
 MANAGED_LABEL = "swe-rl.managed"
@@ -62,7 +63,11 @@ class Engine:
 
     def __init__(self, url: str, *, parallel: int = PARALLEL) -> None:
         self.url = url
-        self.turns = asyncio.Semaphore(parallel)  # of create, start and remove; others wait in line, before any timeout
+        self.turns = asyncio.Semaphore(parallel)  # of create and start; others wait in line, before any timeout
+        # Removals have turns of their own, and one for each container: those that the engine never answers must not keep a new
+        # container from being made, nor ask again and again.
+        self._removal_turns = asyncio.Semaphore(parallel)
+        self._removals: dict[str, asyncio.Task[bool]] = {}
         self._docker: Docker | None = None
         self._connector: aiohttp.BaseConnector | None = None
         self.disk_quota: bool | None = None  # whether its storage driver has one; None until a container was made
@@ -83,6 +88,7 @@ class Engine:
         return self._docker
 
     async def aclose(self) -> None:
+        await cancel_all(self._removals.values())
         if self._docker is not None and self._connector is not None:
             await self._docker.close()
             await self._connector.close()
@@ -132,11 +138,23 @@ class Engine:
                     raise
 
     async def remove(self, container_id: str) -> bool:
-        """Remove it with everything in it; False when there was none. A removal under way elsewhere is waited for."""
+        """Remove it with everything in it; False when there was none. A removal that is under way is waited for."""
+        removal = self._removals.get(container_id)
+        if removal is None:
+            removal = self._removals[container_id] = asyncio.create_task(self._remove(container_id))
+            removal.add_done_callback(lambda done: self._removed(container_id, done))
+        return await asyncio.shield(removal)
+
+    def _removed(self, container_id: str, removal: asyncio.Task[bool]) -> None:
+        self._removals.pop(container_id, None)
+        if not removal.cancelled():
+            removal.exception()  # who asked for it may have gone
+
+    async def _remove(self, container_id: str) -> bool:
         with typed_errors(f"remove {container_id[:12]}"):
             for pause in (0.1, 0.3, 1.0, 3.0, None):
                 try:
-                    async with self.turns:
+                    async with self._removal_turns:
                         await self.docker.containers.container(container_id).delete(force=True, v=True)
                     return True
                 except DockerError as error:

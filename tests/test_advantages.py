@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swe_rl.advantages import group_advantages
 from swe_rl.errors import DataError
-from swe_rl.trainer.advantages import group_advantages
 from swe_rl.types import Sample, SampleStatus, Verdict
 
 
