@@ -75,8 +75,8 @@ class VerdictCache:
     async def get(self, key: str, grade: Callable[[], Awaitable[GradeResult]], deadline: Deadline) -> GradeResult:
         """The remembered verdict, that of an equal grading in progress, or `grade()`'s.
 
-        A shared grading that turns out uncertain, or is later than `deadline`, is not used: `grade()` decides then. But tests
-        that ran out of time are believed where `deadline` leaves less than they had: a second grading could say nothing else.
+        A shared grading that turns out uncertain, or is later than `deadline`, is not used: `grade()` decides then. Tests that
+        ran out of their time are believed by those that waited, so that equal patches get one verdict, but not remembered.
         """
         if known := self._known.get(key):
             self._known.move_to_end(key)
@@ -86,7 +86,7 @@ class VerdictCache:
         if running is not None and running.get_loop() is asyncio.get_running_loop():
             self.shared += 1
             result = await self._join(key, running, deadline)
-            if result is not None and (result.verdict in CERTAIN or _ran_out(result, deadline)):
+            if result is not None and (result.verdict in CERTAIN or result.verdict is Verdict.TEST_TIMEOUT):
                 return _marked(result, "shared")
             self.shared -= 1
             self.graded += 1
@@ -134,10 +134,6 @@ class VerdictCache:
 
 async def _call(grade: Callable[[], Awaitable[GradeResult]]) -> GradeResult:
     return await grade()
-
-
-def _ran_out(result: GradeResult, deadline: Deadline) -> bool:
-    return result.verdict is Verdict.TEST_TIMEOUT and deadline.remaining() < result.seconds.get("total", 0.0)
 
 
 def _marked(result: GradeResult, how: str) -> GradeResult:

@@ -41,7 +41,8 @@ from swe_rl.types import Task, Verdict
 OUTPUT_LIMIT = 16 << 20
 END_CODES = range(30, 120)  # the shell's exit code at its own end, drawn for each grading: nothing else ends with it
 TIMEOUT_CODE = 124  # of timeout(1)
-FAIR_SHARE = 0.5  # of the grading's time; with less of it left for the tests, running out is no verdict
+FAIR_SHARE = 0.5  # of a grading's time, where nothing else says how long its tests may take
+SLACK = 0.98  # of the tests' time: upload and clocks take a little of a deadline that fits exactly
 GRADE_SCRIPT = Path(__file__).with_name("grade.sh")
 SESSION_PROOF = "pytest_session_proof.py"
 SESSIONS = 9  # of pytest in one eval script that are asked for a proof; scripts have one
@@ -70,12 +71,19 @@ async def evaluate_in_sandbox(
     return await run_tests(task, policy, sandbox, deadline)
 
 
-async def run_tests(task: Task, policy: PolicyResult, sandbox: Sandbox, deadline: Deadline) -> GradeResult:
-    """The tests on top of a patch that policy let through (an empty one included: certification grades it too)."""
+async def run_tests(
+    task: Task, policy: PolicyResult, sandbox: Sandbox, deadline: Deadline, *, tests_seconds: float | None = None
+) -> GradeResult:
+    """The tests on top of a patch that policy let through (an empty one included: certification grades it too).
+
+    tests_seconds: what the tests may take, never less: who waited long for a sandbox is not judged by what that left over. None:
+    all that is left, but running out is a verdict only where that was a fair share of the deadline.
+    """
     run = _Run(task, sandbox.workdir)
     folder = f".git/swe-rl-{run.nonce[:16]}"
     await sandbox.upload(f"{folder}/bundle.tar", run.bundle(policy.patch))
-    available = deadline.remaining()
+    entitled = deadline.seconds * FAIR_SHARE if tests_seconds is None else tests_seconds
+    available = deadline.remaining() if tests_seconds is None else deadline.bound(tests_seconds)
     result = await sandbox.exec(
         run.command(folder),
         timeout=available,
@@ -83,9 +91,9 @@ async def run_tests(task: Task, policy: PolicyResult, sandbox: Sandbox, deadline
         output_limit=OUTPUT_LIMIT,
     )
     grade = run.read(result.output, result.returncode, timed_out=result.timed_out)
-    if grade.verdict is Verdict.TEST_TIMEOUT and available < deadline.seconds * FAIR_SHARE:
-        # The sandbox took the time that the tests should have had: that says nothing about the patch.
-        reason = f"opening the sandbox left the tests {available:.0f} of {deadline.seconds:.0f} s"
+    if grade.verdict is Verdict.TEST_TIMEOUT and available < entitled * SLACK:
+        # Others took the time that the tests should have had: that says nothing about the patch.
+        reason = f"what came before left the tests {available:.1f} s where they may take {entitled:.1f} s"
         grade = GradeResult(Verdict.INFRA_ERROR, {**grade.detail, "kind": "DeadlineExceeded", "reason": reason})
     grade.detail = {**policy.detail(), **grade.detail}
     if result.truncated:

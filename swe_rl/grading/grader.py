@@ -27,8 +27,9 @@ async def grade_patch(
     deadline: Deadline,
     *,
     cache: VerdictCache = shared_cache,
+    tests_seconds: float | None = None,
 ) -> GradeResult:
-    """Grade one patch in a sandbox of its own.
+    """Grade one patch in a sandbox of its own. tests_seconds: see `run_tests`.
 
     Never raises for what the patch or the sandbox does: a lost sandbox or an expired deadline is `infra_error` with
     `detail["kind"]` (the error's class) and `detail["reason"]`; tests that run past `deadline` are `test_timeout`.
@@ -40,7 +41,7 @@ async def grade_patch(
 
     async def grade() -> GradeResult:
         # Of what policy found only the patch: other patches that leave the same one share this result.
-        return await _graded(task, PolicyResult(policy.patch), provider, deadline)
+        return await _graded(task, PolicyResult(policy.patch), provider, deadline, tests_seconds)
 
     if settings.verdict_cache and task.flaky is False:
         result = await cache.get(cache_key(task, policy.patch, provider.name), grade, deadline)
@@ -49,22 +50,28 @@ async def grade_patch(
     return replace(result, detail={**policy.detail(), **result.detail})
 
 
-async def grade_empty(task: Task, provider: SandboxProvider, deadline: Deadline) -> GradeResult:
+async def grade_empty(
+    task: Task, provider: SandboxProvider, deadline: Deadline, *, tests_seconds: float | None = None
+) -> GradeResult:
     """The tests on the untouched repository: certification asks whether they fail without a fix."""
-    return await _graded(task, PolicyResult(), provider, deadline)
+    return await _graded(task, PolicyResult(), provider, deadline, tests_seconds)
 
 
-async def _graded(task: Task, policy: PolicyResult, provider: SandboxProvider, deadline: Deadline) -> GradeResult:
-    result = await _once(task, policy, provider, deadline)
+async def _graded(
+    task: Task, policy: PolicyResult, provider: SandboxProvider, deadline: Deadline, tests_seconds: float | None
+) -> GradeResult:
+    result = await _once(task, policy, provider, deadline, tests_seconds)
     for _ in range(TRIES - 1):
         lost = result.detail.get("kind") not in (None, "DeadlineExceeded", StartingStateError.__name__)
         if result.verdict is not Verdict.INFRA_ERROR or not lost or deadline.expired():
             break
-        result = await _once(task, policy, provider, deadline)
+        result = await _once(task, policy, provider, deadline, tests_seconds)
     return result
 
 
-async def _once(task: Task, policy: PolicyResult, provider: SandboxProvider, deadline: Deadline) -> GradeResult:
+async def _once(
+    task: Task, policy: PolicyResult, provider: SandboxProvider, deadline: Deadline, tests_seconds: float | None
+) -> GradeResult:
     seconds: dict[str, float] = {}
     started = last = time.monotonic()
 
@@ -79,7 +86,7 @@ async def _once(task: Task, policy: PolicyResult, provider: SandboxProvider, dea
         sandbox = await provider.open(task, deadline=deadline, purpose="grade")
         stage("open")
         try:
-            result = await run_tests(task, policy, sandbox, deadline)
+            result = await run_tests(task, policy, sandbox, deadline, tests_seconds=tests_seconds)
         finally:
             stage("evaluate")
             await sandbox.close()

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from swe_rl.errors import SweRlError
 from swe_rl.grading.logs import parser_of
 from swe_rl.grading.patch_files import PatchFormatError, split_patch
-from swe_rl.grading.script_layout import applied_patches
+from swe_rl.grading.script_layout import applied_patches, rewrites, without_layout
 from swe_rl.tasks.eval_script import eval_script_for
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 from swe_rl.types import Task
@@ -28,16 +28,22 @@ _STARTERS = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy[\d.]*|bash|sh|env|exec|tim
 def graders_files(task: Task) -> list[str]:
     """Files that the grader brings or restores: named by the task, its test patch or its test ids; its test runner.
 
-    A source file with nothing but doctests is none: an honest fix may change it.
+    A source file with nothing but doctests is none: an honest fix may change it. But one whose doctests show the bug, where the
+    known fix is elsewhere, is: a patch could change what they expect.
     """
     doctests, gold = _doctest_modules(task), gold_files(task)
+    failing = {test.partition("::")[0] for test in task.fail_to_pass}
     patched = _paths(graders_patch(task))
     tests = [
         name
         for name in (*task.test_files, *_files_of_ids(task))
-        if name not in doctests or (name not in gold and is_test_file((), name, everywhere=True))
+        if name not in doctests or (gold and name not in gold and name in failing) or _is_test_beside(gold, name)
     ]
     return list(dict.fromkeys([*tests, *patched, *runner_files(task)]))
+
+
+def _is_test_beside(gold: Collection[str], name: str) -> bool:
+    return name not in gold and is_test_file((), name, everywhere=True)
 
 
 def fixed_beside_tests(task: Task) -> list[str]:
@@ -48,11 +54,17 @@ def fixed_beside_tests(task: Task) -> list[str]:
 def helper_folders(task: Task) -> list[str]:
     """Folders of tests in which the grader's tests lie, those aside in which the task's own fix has a file."""
     folders: dict[str, None] = {}
+    doctests = _doctest_modules(task)
     for name in (*task.test_files, *_paths(graders_patch(task)), *_files_of_ids(task)):
+        if name in doctests:
+            continue
         parts = name.split("/")[:-1]
         found = [number for number, part in enumerate(parts) if part in TEST_FOLDERS]
         # A package may be called `testing` or `spec`, and have its tests in a folder within: of those the innermost is meant.
-        outer = [number for number in found if parts[number] in ("tests", "__tests__")] or found[-1:]
+        # Where no fix is known it may as well be the package that is to be fixed.
+        outer = [number for number in found if parts[number] in ("tests", "__tests__")] or (
+            found[-1:] if task.patch else []
+        )
         if outer:
             folders["/".join(parts[: outer[0] + 1]) + "/"] = None
     fixed = fixed_beside_tests(task)
@@ -82,14 +94,19 @@ def _doctest_modules(task: Task) -> set[str]:
 
 
 def graders_patch(task: Task) -> str:
-    """The test patch: the task's, else the one that its own eval script applies where that holds nothing but tests."""
+    """The test patch: the task's, else the one that its own eval script applies where that holds nothing but tests.
+
+    Not where the script goes on to write these files in ways of its own: it is run as it is then.
+    """
     if task.test_patch.strip():
         return task.test_patch
     patches = applied_patches(task.eval_script)
     paths = _paths(patches[0]) if len(patches) == 1 else []
     if not paths or not all(is_test_file((), path, everywhere=True) for path in paths):
         return ""
-    return patches[0].replace("\r\n", "\n").rstrip("\r") + "\n"
+    patch = patches[0].replace("\r\n", "\n").rstrip("\r") + "\n"
+    rest = without_layout(task.eval_script, test_patch=patch, files=paths, base=task.base_commit)
+    return "" if rewrites(rest, paths) else patch
 
 
 def gold_files(task: Task) -> set[str]:

@@ -163,7 +163,7 @@ async def _regrade_one(stored: StoredPatch, task: Task, provider: SandboxProvide
     patch = (stored.folder / "patch.diff").read_bytes()
     deadline = Deadline(OPEN_SECONDS + config.swe_eval_timeout)
     try:
-        result = await grade_patch(task, patch, provider, config, deadline)
+        result = await grade_patch(task, patch, provider, config, deadline, tests_seconds=config.swe_eval_timeout)
     except DataError as error:  # no eval script can be made for this row: the others' verdicts still count
         result = GradeResult(Verdict.INFRA_ERROR, {"reason": str(error)})
     problems = result.detail.get("problems") or [result.detail.get("reason", "")]

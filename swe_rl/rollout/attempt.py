@@ -152,7 +152,14 @@ async def grade_attempt(runtime: Runtime, attempt: Attempt) -> Verdict:
 async def _grade_once(runtime: Runtime, attempt: Attempt) -> GradeResult:
     deadline = attempt.budget.grade()
     try:
-        grading = grade_patch(attempt.task, attempt.trajectory.patch, runtime.provider, runtime.config, deadline)
+        grading = grade_patch(
+            attempt.task,
+            attempt.trajectory.patch,
+            runtime.provider,
+            runtime.config,
+            deadline,
+            tests_seconds=attempt.budget.tests_seconds,
+        )
         result = await asyncio.wait_for(grading, deadline.remaining() + attempt.budget.close_seconds)
     except UsageError:
         raise

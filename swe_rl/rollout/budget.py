@@ -13,8 +13,8 @@ GRADE_ALLOCATION = 60.0  # seconds kept back beside `swe_eval_timeout` for the f
 class AttemptBudget:
     """The stages' shares of `swe_rollout_timeout`.
 
-    Time for the later stages is kept back from the earlier ones, so that a slow agent cannot starve its own grading. What a
-    quick agent leaves over does not make its grading longer: the same patch must meet the same bound in every attempt.
+    Time for the later stages is kept back from the earlier ones, so that a slow agent cannot starve its own grading; what an
+    earlier stage leaves over goes to the later ones, for waiting. Tests get the same time in every attempt: `tests_seconds`.
     """
 
     def __init__(self, settings: RolloutSettings) -> None:
@@ -23,6 +23,8 @@ class AttemptBudget:
         self.close_seconds = min(MAX_CLOSE, 0.05 * seconds)
         self._collect = min(MAX_COLLECT, 0.1 * seconds)
         self._grade = min(settings.swe_eval_timeout + GRADE_ALLOCATION, 0.5 * seconds)
+        # What the tests of every grading may take, however much the agent or a queue for sandboxes left over.
+        self.tests_seconds = min(settings.swe_eval_timeout, max(self._grade - GRADE_ALLOCATION, 0.5 * self._grade))
         self._agent = seconds - self._collect - self._grade - self.close_seconds
 
     def agent(self) -> Deadline:
@@ -34,8 +36,8 @@ class AttemptBudget:
         return self._all_but(self._grade + self.close_seconds).sub(max(self._collect, MAX_COLLECT))
 
     def grade(self) -> Deadline:
-        """For one grading: the fresh sandbox and the tests in it."""
-        return self._all_but(self.close_seconds).sub(self._grade)
+        """For the fresh sandbox and the tests in it."""
+        return self._all_but(self.close_seconds)
 
     def allows_retry(self) -> bool:
         """Whether a fresh start after an infra_error has at least a quarter of the agent's time."""

@@ -73,11 +73,11 @@ def test_an_interrupted_run_keeps_what_it_found(run_dir: Path, monkeypatch: pyte
     """Ctrl-C, while the third attempt is graded."""
     seen: list[bytes] = []
 
-    async def interrupted(task: Task, patch: bytes, *rest: Any) -> GradeResult:
+    async def interrupted(task: Task, patch: bytes, *rest: Any, **more: Any) -> GradeResult:
         seen.append(patch)
         if len(seen) == 3:
             raise KeyboardInterrupt
-        return await grade_patch(task, patch, *rest)
+        return await grade_patch(task, patch, *rest, **more)
 
     monkeypatch.setattr(regrade, "grade_patch", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -121,7 +121,9 @@ def test_which_folders_hold_helpers_and_which_files_are_source() -> None:
         "testing/tests/"
     ]
     django = replace(
-        task, fail_to_pass=["tests/forms_tests/tests/test_a.py::t", "pkg/test/a/test/b.py::t", "testing/c.py::t"]
+        task,
+        fail_to_pass=["tests/forms_tests/tests/test_a.py::t", "pkg/test/a/test/b.py::t", "testing/c.py::t"],
+        patch=new_file(b"django/a.py").decode(),
     )
     assert helper_folders(django) == ["tests/", "pkg/test/a/test/", "testing/"]
     ids = {

@@ -50,15 +50,12 @@ async def test_equal_gradings_at_one_time_are_one():
     assert cache.metrics() == {"graded": 1, "remembered": 0, "shared": 7, "cache_share": 7 / 8}
 
 
-@pytest.mark.parametrize(("left", "gradings"), [(1.5, 1), (30.0, 3)])
-async def test_tests_that_ran_out_of_time_are_believed_where_no_longer_grading_is_possible(left, gradings):
-    """The fake gradings say that they took a second: with less than that left, another one could only be cut off."""
+async def test_tests_that_ran_out_of_time_are_believed_by_those_that_waited():
+    """Equal patches of a group that hang must not end as test_timeout for the first and infra_error for the others."""
     cache, calls = VerdictCache(), []
-    deadline = Deadline(left)
-    results = await asyncio.gather(
-        *(cache.get("k", grading(Verdict.TEST_TIMEOUT, calls, 0.7), deadline) for _ in range(3))
-    )
-    assert len(calls) == gradings and {result.verdict for result in results} == {Verdict.TEST_TIMEOUT}
+    gradings = (cache.get("k", grading(Verdict.TEST_TIMEOUT, calls, 0.2), Deadline(5)) for _ in range(3))
+    results = await asyncio.gather(*gradings)
+    assert len(calls) == 1 and {result.verdict for result in results} == {Verdict.TEST_TIMEOUT}
 
 
 async def test_an_uncertain_shared_grading_is_done_again():
@@ -216,16 +213,30 @@ class Slow(Broken):
         self.secrets = dict(word.split("=") for word in secrets)
 
     async def exec(self, command, *, timeout, **_):
+        self.timeout = timeout
         assert not any(secret in command for secret in self.secrets.values() if len(secret) > 3)
         nonce = self.secrets["N"]
         return ExecResult(124, f"\n{nonce} applied git-apply\n\n{nonce} tests 2\nrunning", timed_out=True)
 
 
-@pytest.mark.parametrize(("delay", "verdict"), [(0.0, Verdict.TEST_TIMEOUT), (0.7, Verdict.INFRA_ERROR)])
-async def test_a_late_sandbox_is_not_a_slow_test(delay, verdict, lab):
-    patch = lab.files({"calc.py": FIXED})
-    result = await grade_patch(lab.task, patch, Slow(delay), GradingSettings(), Deadline(1.0), cache=VerdictCache())
+@pytest.mark.parametrize(
+    ("delay", "deadline", "tests_seconds", "verdict"),
+    [
+        (0.0, 2.0, None, Verdict.TEST_TIMEOUT),
+        (1.4, 2.0, None, Verdict.INFRA_ERROR),
+        (1.0, 30.0, 20.0, Verdict.TEST_TIMEOUT),  # the queue took time that the tests did not need
+        (1.0, 20.0, 20.0, Verdict.INFRA_ERROR),  # it took a twentieth of the tests' own
+        (0.0, 5.0, 20.0, Verdict.INFRA_ERROR),  # a second grading, for which a quarter was left
+    ],
+)
+async def test_a_late_sandbox_is_not_a_slow_test(delay, deadline, tests_seconds, verdict, lab):
+    patch, provider = lab.files({"calc.py": FIXED}), Slow(delay)
+    limit = Deadline(deadline)
+    result = await grade_patch(
+        lab.task, patch, provider, GradingSettings(), limit, cache=VerdictCache(), tests_seconds=tests_seconds
+    )
     assert result.verdict is verdict
+    assert provider.timeout <= (tests_seconds or deadline)
 
 
 class Lossy(Slow):

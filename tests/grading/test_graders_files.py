@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from swe_rl.config.grading import GradingSettings
-from swe_rl.grading.graders_files import gold_files, runner_files
+from swe_rl.grading.graders_files import gold_files, graders_files, helper_folders, runner_files
 from swe_rl.grading.import_shadows import is_shadow
 from swe_rl.grading.patch_policy import apply_policy
 from swe_rl.tasks.load import load_tasks
@@ -96,3 +96,25 @@ def test_the_builds_program_is_left_out_unless_gold_touches_it() -> None:
     assert allowed.files == ["setup.py", "pkg/setup.py"]
     for name in (b"pytest.toml", b".pytest.toml"):
         assert apply_policy(run("pytest"), new_file(name), GradingSettings()).verdict is Verdict.NO_PATCH
+
+
+def test_a_doctest_that_shows_the_bug_belongs_to_the_grader_where_the_fix_is_elsewhere():
+    """A patch could change what the example expects."""
+    gold = "--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -1 +1 @@\n-a\n+b\n"
+    task = Task(
+        "x", "s", fail_to_pass=["pkg/text.py::pkg.text.shout"], pass_to_pass=["pkg/core.py::pkg.core.f"], patch=gold
+    )
+    assert graders_files(task) == ["pkg/text.py"]
+    assert graders_files(replace(task, patch=gold.replace("core", "text"))) == []  # the fix is there
+    assert graders_files(replace(task, patch="")) == []  # nobody knows where it is
+
+
+def test_folders_of_helpers_are_folders_of_tests():
+    patch = "--- a/lib.py\n+++ b/lib.py\n@@ -1 +1 @@\n-a\n+b\n"
+    doctest = Task("x", "s", pass_to_pass=["pkg/testing/mod.py::pkg.testing.mod.f"], patch=patch)
+    assert helper_folders(doctest) == []  # the package of the product
+    inside = Task("x", "s", pass_to_pass=["pkg/testing/test_x.py::test_x"], patch=patch)
+    assert helper_folders(inside) == ["pkg/testing/"]
+    assert helper_folders(replace(inside, patch="")) == []  # the fix may lie there too
+    plain = replace(inside, pass_to_pass=["pkg/tests/test_x.py::test_x"], patch="")
+    assert helper_folders(plain) == ["pkg/tests/"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from unidiff import PatchSet
 
+from swe_rl.grading.graders_files import graders_patch
 from swe_rl.grading.script_layout import without_layout
 from swe_rl.tasks.eval_script import eval_script_for
 from swe_rl.tasks.load import load_tasks
@@ -46,11 +47,22 @@ def layout_task(lab: Lab, form: str, crlf: str = "one\r\ntwo\r\n") -> Task:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("named", [True, False], ids=["test patch in the row", "test patch in the script alone"])
-async def test_scripts_that_lay_out_the_tests(form, named, grade, lab):
+@pytest.mark.parametrize("row", ["whole", "without test patch", "script alone"])
+async def test_scripts_that_lay_out_the_tests(form, row, grade, lab):
     task = layout_task(lab, form)
-    # Windows' line ends within a script are not kept: only a patch beside it has them.
-    task = task if named else replace(task, test_patch="", fail_to_pass=lab.task.fail_to_pass)
+    if row != "whole":  # Windows' line ends within a script are not kept: only a patch beside it has them
+        task = replace(task, test_patch="", fail_to_pass=lab.task.fail_to_pass)
+    if row == "script alone":  # as /container/evaluate gets it
+        script = task.eval_script.replace(RUN, f"{RUN} --deselect tests/test_calc.py::test_line_ends")
+        task = replace(
+            task,
+            base_commit="",
+            fail_to_pass=[],
+            pass_to_pass=[],
+            test_files=[],
+            log_parser="exit_code",
+            eval_script=script,
+        )
     gold = await grade(task, lab.task.patch.encode())
     assert gold.verdict is Verdict.RESOLVED, (gold.detail, gold.output[-2000:])
     assert (await grade(task, lab.files({"README.md": "x\n"}))).verdict is Verdict.UNRESOLVED
@@ -101,6 +113,19 @@ def test_only_the_lay_out_of_the_tests_is_left_out(lab):
     assert executed(other) == other
     both = task.eval_script.replace("git status", "git apply /build.patch")
     assert executed(both) == both
+
+
+def test_a_script_that_writes_the_tests_in_ways_of_its_own_is_run_as_it_is(lab):
+    task = replace(layout_task(lab, "swebench"), test_patch="", fail_to_pass=[], pass_to_pass=[], test_files=[])
+    assert graders_patch(task)
+    for line in ("git checkout main tests/test_shout.py", "git restore -s main -- tests/", "git checkout -- ."):
+        assert graders_patch(replace(task, eval_script=task.eval_script.replace("git status", line))) == ""
+    for line in (
+        "git checkout main",
+        "git checkout -q main docs",
+        f"git checkout -qf {lab.task.base_commit} tests/test_shout.py",
+    ):
+        assert graders_patch(replace(task, eval_script=task.eval_script.replace("git status", line)))
 
 
 def _old_side(patch: str, root: Path) -> None:

@@ -41,10 +41,11 @@ def test_shares_add_up_and_grading_is_never_starved(clock, total, grading):
     assert not budget.allows_regrade()
 
 
-@pytest.mark.parametrize(("total", "bound"), [(1800, 660), (1000, 500)])
-def test_a_grading_has_the_same_bound_whatever_the_agent_left_over(clock, total, bound):
+@pytest.mark.parametrize(("total", "bound"), [(1800, 600), (1000, 440), (16, 4)])
+def test_tests_have_the_same_bound_whatever_is_left_over(clock, total, bound):
     budget = AttemptBudget(RolloutSettings(swe_rollout_timeout=total, swe_eval_timeout=600))
-    clock.now = 10
-    assert budget.allows_retry() and budget.grade().remaining() == bound
-    clock.now += budget.agent().remaining() + budget.collect().remaining() / 2
-    assert budget.allows_regrade() and budget.grade().remaining() == bound
+    assert budget.tests_seconds == bound
+    clock.now = 1
+    assert budget.allows_retry() and budget.grade().remaining() == total - 1 - budget.close_seconds
+    clock.now = total - budget.close_seconds - bound
+    assert budget.allows_regrade() and budget.grade().remaining() == pytest.approx(bound)

@@ -77,12 +77,12 @@ async def _graded(task: Task, patch: bytes, provider: SandboxProvider, config: C
         if attempt:
             await asyncio.sleep(min(30.0, 2.0**attempt))
         started = time.monotonic()
-        deadline = Deadline(OPEN_SECONDS + config.swe_eval_timeout)
+        deadline, tests_seconds = Deadline(OPEN_SECONDS + config.swe_eval_timeout), config.swe_eval_timeout
         try:
             if patch:
-                result = await grade_patch(task, patch, provider, config, deadline)
+                result = await grade_patch(task, patch, provider, config, deadline, tests_seconds=tests_seconds)
             else:
-                result = await grade_empty(task, provider, deadline)
+                result = await grade_empty(task, provider, deadline, tests_seconds=tests_seconds)
         except DataError as error:  # e.g. no way to make an eval script: the row's fault
             return Run(Verdict.UNRESOLVED.value, reason=str(error))
         seconds = time.monotonic() - started
