@@ -24,14 +24,14 @@ g() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.safecrlf=f
 declare -A beside=()
 while IFS= read -r -d '' file; do
   case ${file##*/} in
-    __init__.*) old=${file%/*}.py ;;
+    __init__.*) old=${file%/*} && [ -d "./$old" ] || old=$old.py ;; # a folder of tests that turns into a package is another one
     *.so | *.pyd) old=${file##*/} old=${file%/*}/${old%%.*}.py ;;
     *) old= ;;
   esac
   if [ -L "./$file" ] || [ -f "./$file" ]; then
     beside[$file]=$D/kept${#beside[@]}
     cp -pP -- "./$file" "${beside[$file]}" || stop infra "no place to keep the tests' helpers"
-  elif [ -n "$old" ] && [ -f "./$old" ]; then
+  elif [ -n "$old" ] && [ -e "./$old" ]; then
     beside[$file]=
   fi
 done < "$D/helpers"
@@ -45,7 +45,8 @@ put_back() {
         folder=${folder%/*}
         [ -d "./$folder" ] || rm -f -- "./$folder"
       done
-      [ -z "${beside[$file]}" ] || { mkdir -p -- "./${file%/*}" && cp -pP -- "${beside[$file]}" "./$file"; }
+      [ -z "${beside[$file]}" ] || { mkdir -p -- "./${file%/*}" && cp -pP -- "${beside[$file]}" "./$file"; } ||
+        stop infra "the tests' helpers cannot be put back"
       found="$found $number"
     fi
     number=$((number + 1))

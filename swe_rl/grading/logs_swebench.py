@@ -26,8 +26,12 @@ _WORDS = {
 }
 # Parsers for which the end of a line matters, however long it is: XML, JSON on one line.
 _WHOLE_LINES = ("parse_log_doctest", "parse_log_p5js")
-# p5.js' tests are run with `grunt --force`, which ends with 0 whatever happens: mocha's own count says that they ran.
-_MOCHA_END = re.compile(r"^[ \t]*[1-9]\d* passing\b", re.MULTILINE)
+# Where a log names only tests that failed, the runner's own count says that they ran: p5.js' mocha under `grunt --force`, which
+# ends with 0 whatever happens, and marked's jasmine, which code under test can end with 0 in the same process.
+_COUNTS = {
+    "parse_log_p5js": re.compile(r"^[ \t]*[1-9]\d* passing\b", re.MULTILINE),
+    "parse_log_marked": re.compile(r"^[1-9]\d* specs?, \d+ failures?", re.MULTILINE),
+}
 # p5.js' parser looks for the end of each tag up to the log's end, and for a number behind each run of blank lines.
 _TAG = re.compile(r"<\w+>")
 _MOST_TAG_STEPS = 400_000_000  # tags times characters: about five seconds
@@ -88,8 +92,8 @@ class SwebenchParser:
         """Whether the runner's closing line is there; True for runners whose closing line is not known."""
         if "django" in self.name:
             return _DJANGO_END.search(text) is not None
-        if self.name == "parse_log_p5js":
-            return _MOCHA_END.search(without_colour(text)) is not None
+        if count := _COUNTS.get(self.name):
+            return count.search(without_colour(text)) is not None
         return pytest_finished(text) if self.reads_pytest else True
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 from rich.console import Console
@@ -251,13 +251,15 @@ def print_results(results: Sequence[Regraded], summary: dict[str, Any], console:
 async def _run(
     patches: list[StoredPatch], tasks: dict[str, Task], config: Config, concurrency: int, out: Path
 ) -> list[Regraded]:
-    """All results; each is written to `out` when it comes, so that an interrupted run keeps what it found."""
+    """All results; each is written when it comes, so that an interrupted run keeps what it found. `out` as it was stays until
+    there is something to put in its place. Raises UsageError where it cannot be written."""
+    part = out.with_name(f"{out.name}.part")
     provider = await open_provider(config)
     columns = (TextColumn("regrading"), BarColumn(bar_width=28), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         at_once = concurrency or (16 if provider.name == "pool" else os.cpu_count() or 1)
         shown = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-        with out.open("w", encoding="utf-8") as file, shown as progress:
+        with _new_file(part) as file, shown as progress:
             bar = progress.add_task("regrading", total=len(patches))
 
             def on_done(result: Regraded) -> None:
@@ -267,4 +269,13 @@ async def _run(
 
             return await regrade(patches, tasks, provider, config, concurrency=at_once, on_done=on_done)
     finally:
+        if part.exists():
+            part.replace(out) if part.stat().st_size else part.unlink()
         await provider.aclose()
+
+
+def _new_file(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out: cannot write {path}: {error.strerror}") from error

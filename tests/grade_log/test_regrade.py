@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from swe_rl import cli
-from swe_rl.errors import ConfigError, DataError
+from swe_rl.errors import ConfigError, DataError, UsageError
 from swe_rl.grading import regrade
 from swe_rl.grading.grader import grade_patch
 from swe_rl.grading.regrade import config_of_run, stored_patches, tasks_of_run
@@ -83,6 +83,21 @@ def test_an_interrupted_run_keeps_what_it_found(run_dir: Path, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         regrade.main([str(run_dir), "--sandbox", "process", "--concurrency", "1"])
     assert [line["verdict"] for line in written(run_dir)] == ["resolved", "unresolved"]
+
+
+def test_a_run_that_finds_nothing_leaves_what_an_earlier_one_found(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def refused(*_: Any, **__: Any) -> GradeResult:
+        raise UsageError("no swebench here")
+
+    (run_dir / "regrade.jsonl").write_text('{"verdict": "kept"}\n')
+    monkeypatch.setattr(regrade, "grade_patch", refused)
+    assert cli.main(["regrade", str(run_dir), "--sandbox", "process"]) == 2
+    assert written(run_dir) == [{"verdict": "kept"}] and not (run_dir / "regrade.jsonl.part").exists()
+    for out in ("missing/x.jsonl", "regrade.jsonl/x.jsonl"):
+        assert cli.main(["regrade", str(run_dir), "--sandbox", "process", "--out", str(run_dir / out)]) == 2
+        assert "--out: cannot write" in capsys.readouterr().err
 
 
 def test_regrade_compares(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

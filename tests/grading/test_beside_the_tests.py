@@ -94,6 +94,11 @@ async def test_helpers_of_the_tests_are_put_back(kind, grade, lab, tmp_path):
     assert package.verdict is Verdict.UNRESOLVED
     assert package.detail["test_helpers_put_back"] == ["tests/helpers/__init__.py"]
 
+    # pytest puts the folder of a package's parent into sys.path, and no longer the folder of the tests.
+    above = {"tests/__init__.py": "", "helpers.py": nothing, "README.md": "x\n"}
+    package = await grade(task, made.files(above))
+    assert package.verdict is Verdict.UNRESOLVED and package.detail["test_helpers_put_back"] == ["tests/__init__.py"]
+
     def moved(root: Path) -> None:
         (root / "tests" / "helpers.py").rename(root / "pkg" / "helpers.py")
         (root / "tests" / "data" / "three.txt").unlink()
