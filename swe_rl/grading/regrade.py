@@ -209,6 +209,8 @@ def main(argv: list[str]) -> int:
     if unknown:
         raise DataError(f"{len(unknown)} tasks of the run are in none of the datasets, the first {unknown[0]}")
     out = arguments.out or arguments.run_dir / "regrade.jsonl"
+    if out.is_dir():
+        raise UsageError(f"--out: {out} is a folder; name a file in it")
     results = asyncio.run(_run(patches, tasks, config, arguments.concurrency, out))
     summary = summarise(results)
     if arguments.json:
@@ -254,12 +256,22 @@ async def _run(
     """All results; each is written when it comes, so that an interrupted run keeps what it found. `out` as it was stays until
     there is something to put in its place. Raises UsageError where it cannot be written."""
     part = out.with_name(f"{out.name}.part")
+    _new_file(part).close()
+    try:
+        return await _stream(patches, tasks, config, concurrency, part)
+    finally:
+        part.replace(out) if part.stat().st_size else part.unlink()
+
+
+async def _stream(
+    patches: list[StoredPatch], tasks: dict[str, Task], config: Config, concurrency: int, part: Path
+) -> list[Regraded]:
     provider = await open_provider(config)
     columns = (TextColumn("regrading"), BarColumn(bar_width=28), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         at_once = concurrency or (16 if provider.name == "pool" else os.cpu_count() or 1)
         shown = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-        with _new_file(part) as file, shown as progress:
+        with part.open("w", encoding="utf-8") as file, shown as progress:
             bar = progress.add_task("regrading", total=len(patches))
 
             def on_done(result: Regraded) -> None:
@@ -269,8 +281,6 @@ async def _run(
 
             return await regrade(patches, tasks, provider, config, concurrency=at_once, on_done=on_done)
     finally:
-        if part.exists():
-            part.replace(out) if part.stat().st_size else part.unlink()
         await provider.aclose()
 
 

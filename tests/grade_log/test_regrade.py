@@ -98,6 +98,8 @@ def test_a_run_that_finds_nothing_leaves_what_an_earlier_one_found(
     for out in ("missing/x.jsonl", "regrade.jsonl/x.jsonl"):
         assert cli.main(["regrade", str(run_dir), "--sandbox", "process", "--out", str(run_dir / out)]) == 2
         assert "--out: cannot write" in capsys.readouterr().err
+    assert cli.main(["regrade", str(run_dir), "--sandbox", "process", "--out", str(run_dir)]) == 2
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_regrade_compares(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
