@@ -1,5 +1,10 @@
 #!/usr/bin/env python3
-"""Any SWE dataset into the JSONL that training reads; the same as `swe-rl data convert`, under the name the field knows."""
+"""Any SWE dataset into the JSONL that training reads; the same as `swe-rl data convert`, under the name the field knows.
+
+    python data/preprocess_swe_dataset.py --train-data-source SumanthRH/SWE-Gym-Subset --train-split train --output-dir DIR
+
+All its flags: --help.
+"""
 
 import sys
 
@@ -12,3 +17,6 @@ if __name__ == "__main__":
     except SweRlError as error:
         print(f"preprocess_swe_dataset.py: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except OSError as error:
+        print(f"preprocess_swe_dataset.py: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -18,14 +19,16 @@ from swe_rl.tasks.hub import hub_rows
 from swe_rl.tasks.images import image_of, with_registry
 from swe_rl.tasks.load import RowError, not_certified, read_row, write_tasks
 from swe_rl.tasks.rows import RawRow, iter_rows
+from swe_rl.tasks.splits import split_rows
 from swe_rl.types import Task
 
 
 @dataclass
 class ConvertOptions:
-    """What to change on the way. Empty values change nothing."""
+    """What to change on the way. Empty values change nothing. source_name: data_source of tasks that name none."""
 
     data_source: str = ""
+    source_name: str = ""
     image_template: str = ""
     registry: str = ""
     eval_scripts: bool = False
@@ -76,7 +79,7 @@ def convert_rows(rows: Iterator[RawRow], options: ConvertOptions, count: Convert
 
 def convert_task(task: Task, options: ConvertOptions) -> Task:
     """One task with source, image and script set. Raises DataError where a script is wanted and cannot be made."""
-    source = options.data_source or task.data_source
+    source = options.data_source or task.data_source or options.source_name
     image = task.image
     if options.image_template:
         image = image_of(task, options.image_template)
@@ -92,10 +95,30 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("source", nargs="?", help="same as --input")
     parser.add_argument("--input", "--input-path", "--local-path", help="file or folder (JSONL, JSON, Parquet, .gz)")
-    parser.add_argument("--dataset", "--dataset-name", "--hf-dataset", help="name on a Hugging Face hub")
-    parser.add_argument("--split", default="train", help="split of a hub dataset (default train)")
-    parser.add_argument("--output", "--output-path", "--out", "-o", required=True, help="the JSONL file to write")
-    parser.add_argument("--data-source", default="", help="name written into every task (swe_gym, swe_bench ...)")
+    parser.add_argument(
+        "--dataset",
+        "--dataset-name",
+        "--hf-dataset",
+        "--train-data-source",
+        help="name on a Hugging Face hub (a path that exists counts as --input)",
+    )
+    parser.add_argument(
+        "--split", "--train-split", help="split of a hub dataset (default train), or of a folder (default: every file)"
+    )
+    parser.add_argument(
+        "--dataset-config",
+        "--train-config",
+        default="",
+        help="configuration, for datasets of several (default: all files)",
+    )
+    parser.add_argument("--output", "--output-path", "--out", "-o", help="the JSONL file to write")
+    parser.add_argument("--output-dir", help="in place of --output: the folder to write --output-name in")
+    parser.add_argument("--output-name", default="train.jsonl", help="name of the file in --output-dir (%(default)s)")
+    parser.add_argument(
+        "--data-source",
+        default="",
+        help="name written into every task (swe_gym, swe_bench ...; default: a hub dataset's name, else the row's own)",
+    )
     parser.add_argument(
         "--eval-scripts", action="store_true", help="write eval scripts into the rows (swebench makes them)"
     )
@@ -104,7 +127,9 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--registry", default="", help="registry or mirror put before image names")
     parser.add_argument("--instance-ids", default="", help="only these: comma-separated, or a file with one a line")
-    parser.add_argument("--limit", "--max-instances", type=int, default=0, help="at most this many tasks (0 = all)")
+    parser.add_argument(
+        "--limit", "--max-instances", "--max-samples", type=int, default=0, help="at most this many tasks (0 = all)"
+    )
     parser.add_argument("--only-certified", action="store_true", help="leave out tasks that certification did not pass")
     parser.add_argument("--strict", action="store_true", help="fail (exit code 1) if any row is rejected")
     return parser
@@ -117,6 +142,11 @@ def main(argv: list[str], prog: str = "swe-rl data convert") -> int:
     if len(given) != 1:
         raise UsageError("give one source: a file or folder (--input), or a hub dataset (--dataset)")
     local = arguments.source or arguments.input
+    if arguments.dataset and Path(arguments.dataset).exists():
+        local = arguments.dataset
+    output = _output(arguments)
+    if local and output.resolve() == Path(local).resolve():
+        raise UsageError(f"--output: {output} is the file that is read; what is left out would be lost. Name another")
     if (
         local
         and not Path(local).exists()
@@ -127,7 +157,8 @@ def main(argv: list[str], prog: str = "swe-rl data convert") -> int:
     if arguments.limit < 0:
         raise UsageError(f"--limit {arguments.limit}: must not be negative")
     options = ConvertOptions(
-        data_source=arguments.data_source,
+        data_source=arguments.data_source or ("" if local else arguments.dataset),
+        source_name=arguments.dataset or "",
         image_template=arguments.image_template,
         registry=arguments.registry,
         eval_scripts=arguments.eval_scripts,
@@ -135,21 +166,39 @@ def main(argv: list[str], prog: str = "swe-rl data convert") -> int:
         instance_ids=_ids(arguments.instance_ids),
         limit=arguments.limit,
     )
-    rows = iter_rows(local, COLUMNS) if local else hub_rows(arguments.dataset, arguments.split, COLUMNS)
+    if not local:
+        rows = hub_rows(arguments.dataset, arguments.split or "train", arguments.dataset_config, COLUMNS)
+    elif arguments.split:
+        rows = split_rows(Path(local), arguments.split, arguments.dataset_config, COLUMNS)
+    else:
+        rows = iter_rows(local, COLUMNS)
     count = ConvertCount()
-    _write(Path(arguments.output), rows, options, count, strict=arguments.strict)
+    _write(output, rows, options, count, strict=arguments.strict)
     for error in count.rejected:
         print(f"rejected {error}", file=sys.stderr)
     left = f", {count.left_out} left out" if count.left_out else ""
-    print(f"{arguments.output}: {count.written} tasks written, {count.refused} rows rejected{left}")
+    print(f"{output}: {count.written} tasks written, {count.refused} rows rejected{left}")
     return 1 if arguments.strict and count.refused else 0
 
 
+def _output(arguments: argparse.Namespace) -> Path:
+    """The file to write. Raises UsageError unless exactly one of --output and --output-dir is given."""
+    if bool(arguments.output) == bool(arguments.output_dir):
+        raise UsageError("give the file to write (--output), or the folder it goes in (--output-dir)")
+    if arguments.output:
+        return Path(arguments.output)
+    return Path(arguments.output_dir).expanduser() / arguments.output_name
+
+
 def _ids(value: str) -> frozenset[str]:
-    if not value:
-        return frozenset()
-    text = Path(value).read_text("utf-8") if Path(value).is_file() else value.replace(",", "\n")
-    return frozenset(line.strip() for line in text.splitlines() if line.strip())
+    listed = value.replace(",", "\n")
+    try:
+        if value and Path(value).is_file():
+            listed = Path(value).read_text("utf-8")
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # a list of ids longer than any file's name
+            raise
+    return frozenset(line.strip() for line in listed.splitlines() if line.strip())
 
 
 def _write(output: Path, rows: Iterator[RawRow], options: ConvertOptions, count: ConvertCount, *, strict: bool) -> None:

@@ -5,12 +5,12 @@ Only `huggingface_hub` is needed, which transformers brings. `HF_ENDPOINT`, `HF_
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from swe_rl.errors import DataError
-from swe_rl.tasks.rows import SUFFIXES, RawRow, iter_rows
+from swe_rl.tasks.rows import RawRow, iter_rows
+from swe_rl.tasks.splits import files_of_split, no_such_split
 
 CONVERTED = (
     "refs/convert/parquet"  # a branch in which hubs keep every public dataset as Parquet: <config>/<split>/0000.parquet
@@ -18,11 +18,14 @@ CONVERTED = (
 T = TypeVar("T")
 
 
-def hub_rows(name: str, split: str, columns: set[str] | None = None) -> Iterator[RawRow]:
-    """Every row of one split. Raises DataError where hub, dataset or split cannot be had; nothing is retried for ever."""
+def hub_rows(name: str, split: str, config: str = "", columns: set[str] | None = None) -> Iterator[RawRow]:
+    """Every row of one split, of the configuration `config` where a dataset has several.
+
+    Raises DataError where hub, dataset or split cannot be had; nothing is retried for ever.
+    """
     from huggingface_hub import hf_hub_download
 
-    revision, files = _files(name, split)
+    revision, files = _files(name, split, config)
     for file in files:
         path = _asked(
             name,
@@ -32,34 +35,20 @@ def hub_rows(name: str, split: str, columns: set[str] | None = None) -> Iterator
             yield RawRow(f"{name}/{file}", row.line, row.value, row.problem)
 
 
-def _files(name: str, split: str) -> tuple[str, list[str]]:
+def _files(name: str, split: str, config: str) -> tuple[str, list[str]]:
     """(revision, data files of the split): the repository's own where their names tell splits, else the hub's Parquet copy."""
     from huggingface_hub import HfApi
 
     own = _asked(name, lambda: HfApi().list_repo_files(name, repo_type="dataset"))
-    if found := files_of_split(own, split):
+    if found := files_of_split(own, split, config):
         return "main", found
     try:
         converted = HfApi().list_repo_files(name, repo_type="dataset", revision=CONVERTED)
     except Exception:  # most private hubs keep none
         converted = []
-    if found := files_of_split(converted, split):
+    if found := files_of_split(converted, split, config):
         return CONVERTED, found
-    data = [file for file in own if file.lower().endswith(SUFFIXES)]
-    raise DataError(
-        f"dataset {name!r} has no file for split {split!r} (--split); its data files: {', '.join(data[:8]) or 'none'}"
-    )
-
-
-def files_of_split(files: list[str], split: str) -> list[str]:
-    """The data files whose path has the split's name as a word (`data/train-00000-of-00002.parquet`), sorted.
-
-    One data file alone is its dataset's only split, whatever it is called.
-    """
-    data = sorted(file for file in files if file.lower().endswith(SUFFIXES) and not file.startswith("."))
-    word = re.compile(rf"(^|[/_.-]){re.escape(split)}([/_.-]|$)")
-    found = [file for file in data if word.search(file)]
-    return found or (data if len(data) == 1 else [])
+    raise no_such_split(f"dataset {name!r}", split, config, own)
 
 
 def _asked(name: str, ask: Callable[[], T]) -> T:

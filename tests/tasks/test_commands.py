@@ -84,6 +84,11 @@ def test_convert_selects_and_templates(cases: Path, tmp_path: Path, capsys: pyte
     assert cli.main([*call, "--instance-ids", "dask__dask-9378,nope", "--image-template", "r/{id_s}:{version}"]) == 0
     assert [task.image for task in load_tasks(out).tasks] == ["r/dask_s_dask-9378:2022.8"]
     assert "1 tasks written, 0 rows rejected, 2 left out" in capsys.readouterr().out
+    many = ",".join(["dask__dask-9378", *(f"own__project-of-a-long-name-{n}" for n in range(20))])
+    (tmp_path / "ids").write_text(many.replace(",", "\n"))
+    for ids in (many, str(tmp_path / "ids")):
+        assert cli.main([*call, "--instance-ids", ids]) == 0
+        assert [task.instance_id for task in load_tasks(out).tasks] == ["dask__dask-9378"]
 
 
 def test_convert_errors(cases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,6 +97,9 @@ def test_convert_errors(cases: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     for arguments, code, words in (
         (["-o", str(out)], 2, "give one source"),
         ([lite, "--dataset", "a/b", "-o", str(out)], 2, "give one source"),
+        ([lite], 2, "(--output), or the folder it goes in (--output-dir)"),
+        ([lite, "-o", str(out), "--output-dir", str(tmp_path)], 2, "(--output), or the folder"),
+        ([lite, "-o", lite, "--limit", "1"], 2, "is the file that is read"),
         (["princeton-nlp/SWE-bench", "-o", str(out)], 2, "--dataset princeton-nlp/SWE-bench"),
         ([lite, "-o", str(out), "--limit", "-1"], 2, "--limit -1"),
         ([lite, "-o", str(out), "--instance-ids", "nope"], 1, "none usable"),

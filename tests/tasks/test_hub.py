@@ -17,10 +17,12 @@ import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
-from swe_rl.tasks.hub import files_of_split
+from swe_rl import cli
 from swe_rl.tasks.load import load_tasks
+from swe_rl.tasks.splits import files_of_split
 
 COMMIT = "a" * 40
+SCRIPT = Path(__file__).resolve().parents[2] / "data" / "preprocess_swe_dataset.py"
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -86,9 +88,20 @@ def hub(tmp_path: Path, cases: Path) -> Iterator[str]:
 
 
 def convert(tmp_path: Path, endpoint: str, *arguments: str, offline: str = "0") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": offline, "HF_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-m", "swe_rl", "data", "convert", "--output", str(tmp_path / "out.jsonl"), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    command = ["-m", "swe_rl", "data", "convert", "--output", str(tmp_path / "out.jsonl"), *arguments]
+    return python(tmp_path, endpoint, *command, offline=offline)
+
+
+def python(tmp_path: Path, endpoint: str, *command: str, offline: str = "0") -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HUB_OFFLINE": offline,
+        "HF_HOME": str(tmp_path / "home"),
+        "HOME": str(tmp_path),
+    }
+    call = [sys.executable, *command]
+    return subprocess.run(call, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_splits_of_a_dataset_on_a_hub(hub: str, tmp_path: Path) -> None:
@@ -104,6 +117,23 @@ def test_splits_of_a_dataset_on_a_hub(hub: str, tmp_path: Path) -> None:
     assert unknown.returncode == 1 and "'own/other' cannot be had from " + hub in unknown.stderr
 
 
+def test_the_script_of_the_field_takes_its_own_flags(hub: str, tmp_path: Path, cases: Path) -> None:
+    call = (str(SCRIPT), "--train-data-source", "own/set", "--train-split", "test", "--output-dir", "~/d")
+    done = python(tmp_path, hub, *call)
+    assert done.returncode == 0 and f"{tmp_path}/d/train.jsonl: 5 tasks" in done.stdout, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "d" / "train.jsonl").read_text("utf-8").splitlines()]
+    assert all(row["text"] and row["metadata"]["data_source"] == "own/set" for row in rows)
+    done = python(tmp_path, hub, *call, "--train-config", "default", "--max-samples", "2", "--output-name", "v.jsonl")
+    assert done.returncode == 0 and len((tmp_path / "d" / "v.jsonl").read_text("utf-8").splitlines()) == 2
+    none = python(tmp_path, hub, *call, "--train-config", "other")
+    assert none.returncode == 1 and "no file for split 'test' of configuration 'other'" in none.stderr
+    local = str(cases / "swegym_3.jsonl")
+    done = python(tmp_path, hub, str(SCRIPT), "--train-data-source", local, "--output-dir", str(tmp_path / "local"))
+    assert done.returncode == 0 and "3 tasks written" in done.stdout, done.stderr
+    row = json.loads((tmp_path / "local" / "train.jsonl").read_text("utf-8").splitlines()[0])
+    assert row["metadata"]["data_source"] == local
+
+
 def test_no_hub_is_said_with_the_remedy(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -112,6 +142,19 @@ def test_no_hub_is_said_with_the_remedy(tmp_path: Path) -> None:
             done = convert(tmp_path, endpoint, "--dataset", "own/set", offline=offline)
             assert done.returncode == 1 and words in done.stderr and "(--input)" in done.stderr, done.stderr
             assert "Traceback" not in done.stderr and not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_split_of_a_folder(tmp_path: Path, cases: Path) -> None:
+    rows = (cases / "swebench_lite_80.jsonl").read_text("utf-8").splitlines(keepends=True)
+    for number, name in enumerate(("train", "test")):
+        folder = tmp_path / "set" / "data"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}-00000-of-00001.jsonl").write_text("".join(rows[3 * number : 3 * number + 2 + number]))
+    call = ["data", "convert", "--input", str(tmp_path / "set"), "-o", str(tmp_path / "out.jsonl")]
+    for arguments, expected in (([], 5), (["--split", "test"], 3), (["--train-split", "train"], 2)):
+        assert cli.main([*call, *arguments]) == 0
+        assert len(load_tasks(tmp_path / "out.jsonl").tasks) == expected
+    assert cli.main([*call, "--split", "dev"]) == 1
 
 
 @pytest.mark.parametrize(
