@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +54,8 @@ class RunFolder:
         self.processes = path / "processes.json"
         self.logs = path / "logs"
         self._lock: TextIO | None = None
+        self._new = False  # whether this start made the folder
+        self._latest: str | None = None  # what the link `latest` named before
 
     @classmethod
     def open(cls, config: Config, *, admit: Callable[[RunFolder, Config], None] | None = None) -> RunFolder:
@@ -64,6 +68,7 @@ class RunFolder:
         if admit is not None:
             admit(run, config)
         path = run.path
+        run._new = not path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -78,8 +83,19 @@ class RunFolder:
         if config.save:
             run._claim_checkpoints()
         write_atomically(path / "config.yaml", dump_yaml(config))
-        _point_latest(path)
+        run._latest = _point_latest(path)
         return run
+
+    def discard(self) -> None:
+        """Remove the folder of a run whose settings turned out to be of no use before its first step, if this start made it."""
+        if not self._new or self.metrics.exists():
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        _restore_latest(self.path, self._latest)
+        for folder in (self.attempts, self.checkpoints):  # elsewhere, and others may have theirs in it
+            (folder / ".run").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     @classmethod
     def _found(cls, config: Config) -> RunFolder:
@@ -197,14 +213,28 @@ def check_same_settings(path: Path, config: Config) -> None:
         )
 
 
-def _point_latest(path: Path) -> None:
+def _point_latest(path: Path) -> str | None:
+    """Let `latest` beside the run name it; returns what the link named before."""
     link = path.parent / "latest"
     if link.is_dir() and not link.is_symlink():
-        return  # a folder of the user's own
+        return None  # a folder of the user's own
+    before = str(link.readlink()) if link.is_symlink() else None
     temporary = path.parent / f".latest.{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
     temporary.replace(link)
+    return before
+
+
+def _restore_latest(path: Path, before: str | None) -> None:
+    """Let `latest` name again what it did before the run in `path`, which is gone."""
+    link = path.parent / "latest"
+    if not link.is_symlink() or str(link.readlink()) != path.name:
+        return
+    if before and (path.parent / before).exists():
+        _point_latest(path.parent / before)
+    else:
+        link.unlink()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swe_rl.cluster.preflight import check_disk
+from swe_rl.cluster.preflight import check_disk, check_inputs
 from swe_rl.cluster.processes import end_recorded_processes
 from swe_rl.cluster.session import Session, training_session
 from swe_rl.config import Config
-from swe_rl.errors import SweRlError
+from swe_rl.errors import DataError, SweRlError, UsageError
 from swe_rl.evaluate.held_out import choose, rates
 from swe_rl.observe.logs import set_up_logging
 from swe_rl.observe.metrics import MetricsLog, drop_after
@@ -35,6 +35,7 @@ from swe_rl.types import Task
 def drive(config: Config) -> None:
     """Open or continue the run's folder, start all parts, train, and leave a summary."""
     set_up_logging(config)
+    check_inputs(config)
     run = RunFolder.open(config, admit=check_disk)
     end_recorded_processes(run.processes)  # what a SIGKILL of an earlier start of this run left
     config = run.bind(config)
@@ -48,6 +49,9 @@ def drive(config: Config) -> None:
             except SweRlError:
                 session.engines.check()  # who talked to a dead engine knows only that nobody answers; its log knows more
                 raise
+    except (UsageError, DataError):  # a checkpoint of another model, a server that is none: nothing was begun
+        run.discard()
+        raise
     finally:
         display.close()
         log.close()

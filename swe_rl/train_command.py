@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from swe_rl.cluster.supervise import run_supervised, stop_on_signals, supervised
-from swe_rl.config.check import check_run
-from swe_rl.config.load import load_config, print_and_exit_on_dry_run
+from swe_rl.config.check import check_run, check_sizes
+from swe_rl.config.load import load_config, naming_sources, print_and_exit_on_dry_run
 
 DESCRIPTION = "Train a policy on tasks with GRPO. Give the same command again and an interrupted run continues."
 
@@ -14,8 +14,10 @@ DESCRIPTION = "Train a policy on tasks with GRPO. Give the same command again an
 def main(argv: list[str]) -> int:
     """The first process becomes the supervisor of the second, which is the driver."""
     loaded = load_config(argv, prog="swe-rl train", description=DESCRIPTION)
-    print_and_exit_on_dry_run(loaded)
-    check_run(loaded.config)
+    with naming_sources(loaded):
+        check_sizes(loaded.config)
+        print_and_exit_on_dry_run(loaded)
+        check_run(loaded.config)
     if not supervised():
         return run_supervised([sys.executable, "-m", "swe_rl", "train", *argv])
     stop_on_signals()

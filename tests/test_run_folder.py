@@ -63,6 +63,29 @@ def test_a_place_that_cannot_be_made(tmp_path: Path) -> None:
         RunFolder.open(config(tmp_path / "file"))
 
 
+def test_a_run_that_was_never_begun_leaves_nothing(tmp_path: Path) -> None:
+    kept = RunFolder.open(config(tmp_path, run_name="kept"))
+    kept.close()
+    outside = tmp_path / "elsewhere"
+    refused = RunFolder.open(config(tmp_path, run_name="refused", save=str(outside / "a"), lr=1e-3))
+    refused.close()
+    refused.discard()
+    assert not refused.path.exists() and list(outside.iterdir()) == []
+    assert (tmp_path / "latest").resolve() == kept.path.resolve()
+    again = RunFolder.open(config(tmp_path, run_name="kept"))  # what an earlier start made is kept
+    again.close()
+    again.discard()
+    assert kept.path.exists()
+    begun = RunFolder.open(config(tmp_path / "b"))
+    begun.close()
+    begun.metrics.touch()
+    begun.discard()
+    assert begun.path.exists()
+    begun.metrics.unlink()
+    begun.discard()
+    assert list((tmp_path / "b").iterdir()) == []
+
+
 def test_a_run_is_continued_by_the_link_latest(tmp_path: Path) -> None:
     first = RunFolder.open(config(tmp_path, run_name="x"))
     first.close()

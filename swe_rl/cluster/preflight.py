@@ -1,4 +1,4 @@
-"""What is checked about the machine before a run starts: room on the disk, so that no run dies half-way through a checkpoint."""
+"""What is looked at before a run writes anything: whether its data, code, prompts and checkpoint can be used, and the disk."""
 
 from __future__ import annotations
 
@@ -6,13 +6,39 @@ import json
 import shutil
 from pathlib import Path
 
+from swe_rl.agent.templates import load_prompts
 from swe_rl.config import Config
 from swe_rl.errors import UsageError
+from swe_rl.observe.metrics import check_wandb
+from swe_rl.rollout.functions import load_functions
 from swe_rl.run_folder import RunFolder
-from swe_rl.trainer.checkpoint_folder import list_checkpoints
+from swe_rl.tasks.load import load_tasks
+from swe_rl.trainer.checkpoint_folder import list_checkpoints, read_manifest
 
 CHECKPOINTS_AT_ONCE = 3  # kept ones and the one being written
 BYTES_PER_PARAMETER = 12  # of a checkpoint: weights and AdamW's two moments in fp32, whatever the model folder holds
+
+
+def check_inputs(config: Config) -> None:
+    """Raise the typed error of whatever a training run could not use, at once: Ray and engines take a minute to start."""
+    for path in filter(None, (config.prompt_data, config.eval_prompt_data)):
+        load_tasks(
+            path,
+            only_certified=config.only_certified,
+            with_scripts=True,
+            image_template=config.swe_image_template,
+            limit=1,
+        )
+    check_attempts(config)
+    check_wandb(config)
+    if config.load:
+        read_manifest(config.load)
+
+
+def check_attempts(config: Config) -> None:
+    """Raise ConfigError where attempts could not be made for want of the user's functions or prompts."""
+    load_functions(config)
+    load_prompts(config.swe_agent_config)
 
 
 def check_disk(run: RunFolder, config: Config) -> None:

@@ -130,8 +130,7 @@ def check_data_file(path: str, setting: str) -> None:
 
 
 def check_run(config: Config) -> None:
-    """Everything that can be known before a training run starts."""
-    check_sizes(config)
+    """What can be known of the files that a training run needs, before it starts."""
     check_checkpoint_folder(config.hf_checkpoint, "--hf-checkpoint")
     check_context(config)
     check_load(config.load)

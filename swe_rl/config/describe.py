@@ -35,7 +35,7 @@ def allowed(name: str) -> str:
     kind = info.annotation
     if typing.get_origin(kind) is typing.Literal:
         return "one of: " + ", ".join(map(str, typing.get_args(kind)))
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
     text = "a comma-separated list" if is_list(name) else words.get(kind, str(kind))  # type: ignore[arg-type]
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     bounds = [

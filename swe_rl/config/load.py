@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -240,6 +242,21 @@ def _yaml_scalar(value: Any) -> str:
 def dump_yaml(config: Config) -> str:
     """The whole config as YAML that `--config` reads back; secrets are left out."""
     return yaml.safe_dump({k: v for k, v in config.model_dump().items() if not _secret(k)}, sort_keys=False)
+
+
+@contextlib.contextmanager
+def naming_sources(loaded: Loaded) -> Iterator[None]:
+    """Let a ConfigError of a later check say where the settings that it names came from, if not from defaults or flags."""
+    try:
+        yield
+    except ConfigError as error:
+        lines = []
+        for line in str(error).splitlines():
+            named = dict.fromkeys(word[2:].replace("-", "_") for word in re.findall(r"--[a-z][a-z0-9-]*", line))
+            origins = [f"{flag(name)} is from {loaded.sources[name]}" for name in named if name in loaded.sources]
+            origins = [origin for origin in origins if " is from flag " not in origin]
+            lines.append(f"{line} ({', '.join(origins)})" if origins else line)
+        raise ConfigError("\n".join(lines)) from None
 
 
 def print_and_exit_on_dry_run(loaded: Loaded) -> None:

@@ -11,7 +11,11 @@ class Area(BaseModel):
     """A group of settings that belong together; the class attribute `area` is the heading in `--help`."""
 
     model_config = ConfigDict(
-        extra="forbid", validate_assignment=True, protected_namespaces=(), arbitrary_types_allowed=False
+        extra="forbid",
+        validate_assignment=True,
+        protected_namespaces=(),
+        arbitrary_types_allowed=False,
+        allow_inf_nan=False,  # an infinite wait is no bound, an infinite rate no rate
     )
 
 

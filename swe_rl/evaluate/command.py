@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from swe_rl.cluster.preflight import check_attempts
 from swe_rl.cluster.supervise import run_supervised, stop_on_signals, supervised
 from swe_rl.config import Config
 from swe_rl.config.check import check_checkpoint_folder, check_context, check_data_file, check_sizes
-from swe_rl.config.load import load_config, print_and_exit_on_dry_run
+from swe_rl.config.load import load_config, naming_sources, print_and_exit_on_dry_run
 from swe_rl.engine.launch import launch_engines
 from swe_rl.errors import ConfigError
 from swe_rl.evaluate.folder import attempts_folder, claim, folder_of
@@ -20,7 +21,7 @@ from swe_rl.evaluate.held_out import choose, rates
 from swe_rl.evaluate.intervals import Rate
 from swe_rl.evaluate.outputs import write_outputs
 from swe_rl.observe.logs import set_up_logging
-from swe_rl.observe.metrics import MetricsLog
+from swe_rl.observe.metrics import MetricsLog, check_wandb
 from swe_rl.observe.progress import Display
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
@@ -39,13 +40,14 @@ Records = list[dict[str, Any]]
 def main(argv: list[str]) -> int:
     """Check the settings, then evaluate below a supervisor that owns every process started."""
     loaded = load_config(argv, prog="swe-rl eval", description=DESCRIPTION)
-    print_and_exit_on_dry_run(loaded)
     config = loaded.config
-    check_sizes(config, training=False)
-    check_no_load(config)
-    check_checkpoint_folder(config.hf_checkpoint, "--hf-checkpoint")
-    check_context(config)
-    check_data_file(config.eval_prompt_data, "--eval-prompt-data")
+    with naming_sources(loaded):
+        check_sizes(config, training=False)
+        print_and_exit_on_dry_run(loaded)
+        check_no_load(config)
+        check_checkpoint_folder(config.hf_checkpoint, "--hf-checkpoint")
+        check_context(config)
+        check_data_file(config.eval_prompt_data, "--eval-prompt-data")
     if not supervised():
         return run_supervised([sys.executable, "-m", "swe_rl", "eval", *argv])
     stop_on_signals()
@@ -72,6 +74,8 @@ def evaluate(config: Config) -> dict[str, Any]:
         with_scripts=True,
         image_template=config.swe_image_template,
     )
+    check_attempts(config)
+    check_wandb(config)
     with claim(folder, config), ExitStack() as stack:
         display = Display(config, total_steps=1)
         stack.callback(display.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import math
 import os
@@ -44,15 +45,22 @@ class MetricsLog:
             self._wandb.finish()
 
 
+def check_wandb(config: Config) -> None:
+    """Raise UsageError where `--use-wandb` lacks the package or the key."""
+    if not config.use_wandb:
+        return
+    if importlib.util.find_spec("wandb") is None:
+        raise UsageError("--use-wandb: the wandb package is not installed (pip install 'swe-rl[wandb]')")
+    if config.wandb_mode == "online" and not (config.wandb_key or os.environ.get("WANDB_API_KEY")):
+        raise UsageError("--use-wandb: set WANDB_API_KEY (or WANDB_KEY), or use --wandb-mode offline")
+
+
 def _start_wandb(config: Config, folder: Path, run_name: str) -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise UsageError("--use-wandb: the wandb package is not installed (pip install 'swe-rl[wandb]')") from None
+    check_wandb(config)
+    import wandb
+
     if config.wandb_key:
         os.environ["WANDB_API_KEY"] = config.wandb_key
-    elif config.wandb_mode == "online" and not os.environ.get("WANDB_API_KEY"):
-        raise UsageError("--use-wandb: set WANDB_API_KEY (or WANDB_KEY), or use --wandb-mode offline")
     settings = {k: v for k, v in config.model_dump().items() if k not in ("wandb_key", "swe_server_token")}
     return wandb.init(
         project=config.wandb_project,

@@ -103,12 +103,18 @@ def _located(path: str | Path, image_template: str = "") -> Iterator[tuple[RawRo
 
 
 def load_tasks(
-    path: str | Path, *, only_certified: bool = False, with_scripts: bool = False, image_template: str = ""
+    path: str | Path,
+    *,
+    only_certified: bool = False,
+    with_scripts: bool = False,
+    image_template: str = "",
+    limit: int = 0,
 ) -> TaskSet:
     """All usable tasks of `path`. With `only_certified`, those that `swe-rl data certify` passed and found not flaky.
 
     with_scripts: make the eval scripts that rows lack now, and reject rows for which that cannot be done, so that a run
-    learns of it before its first attempt. image_template: for rows that name no image (`task_from_row`).
+    learns of it before its first attempt. image_template: for rows that name no image (`task_from_row`). limit: read no
+    further than that many usable tasks (0 = all).
     Raises DataError where the file cannot be read, no row is usable, or certification leaves none.
     """
     result = TaskSet([])
@@ -121,6 +127,8 @@ def load_tasks(
             result.rejected.append(RowError(raw.file, raw.line, problem))
         else:
             result.tasks.append(item)
+            if len(result.tasks) == limit:
+                break
     if not result.tasks and result.left_out:
         raise DataError(
             f"{path}: {result.summary()}. Run `swe-rl data certify {path}` and use its output,"

@@ -16,7 +16,15 @@ from swe_rl.config.check import (
     check_load,
     check_sizes,
 )
-from swe_rl.config.load import dump_yaml, load_config, make_parser, read_yaml, resolved_table, variables
+from swe_rl.config.load import (
+    dump_yaml,
+    load_config,
+    make_parser,
+    naming_sources,
+    read_yaml,
+    resolved_table,
+    variables,
+)
 from swe_rl.errors import ConfigError
 
 
@@ -68,7 +76,7 @@ def test_defaults_of_the_field() -> None:
 @pytest.mark.parametrize(
     ("argv", "env", "words"),
     [
-        (["--eps-clip", "abc"], {}, ["--eps-clip", "'abc'", "flag --eps-clip", "a number >= 0", "< 1"]),
+        (["--eps-clip", "abc"], {}, ["--eps-clip", "'abc'", "flag --eps-clip", "a finite number >= 0", "< 1"]),
         ([], {"SWE_RL_EPS_CLIP": "7"}, ["--eps-clip", "'7'", "environment SWE_RL_EPS_CLIP"]),
         (["--kl-loss-type", "k9"], {}, ["one of: k1, k2, k3, low_var_kl"]),
         (["--eps-clop", "1"], {}, ["unknown flag --eps-clop", "--eps-clip"]),
@@ -232,3 +240,26 @@ def test_checkpoint_and_data_paths(tmp_path: Path) -> None:
         check_checkpoint_folder(str(tmp_path), "--hf-checkpoint")
     with pytest.raises(ConfigError, match="no file"):
         check_data_file(str(tmp_path / "none.jsonl"), "--prompt-data")
+
+
+@pytest.mark.parametrize(
+    "name", ["dynamic_sampling_max_factor", "train_timeout", "process_group_timeout", "lr", "swe_rollout_timeout"]
+)
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+def test_numbers_are_finite(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{value}' .*a finite number"):
+        load([f"--{name.replace('_', '-')}={value}"])
+
+
+def test_later_checks_say_where_settings_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("rollout_max_response_len: 9999\n")
+    loaded = load(["--config", str(file), "--rollout-max-context-len", "100"], {"PROMPT_DATA": "/no/such"})
+    with pytest.raises(ConfigError) as caught, naming_sources(loaded):
+        check_sizes(loaded.config)
+    assert f"lower the first or raise the second (--rollout-max-response-len is from {file})" in str(caught.value)
+    words = r"no file /no/such \(--prompt-data is from environment PROMPT_DATA\)$"
+    with pytest.raises(ConfigError, match=words), naming_sources(loaded):
+        check_data_file(loaded.config.prompt_data, "--prompt-data")
+    with pytest.raises(ConfigError, match=r"[^)]$"), naming_sources(load(["--prompt-data", "/no/such"])):
+        check_data_file("/no/such", "--prompt-data")

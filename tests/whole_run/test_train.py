@@ -20,6 +20,7 @@ from swe_rl.engine.client import EngineClient
 from swe_rl.engine.launch import embedded_command
 from swe_rl.engine.process import EngineProcess
 from swe_rl.observe.metrics import read_metrics
+from swe_rl.policy.model import new_policy, tiny_config
 from tests.agent.repository import local_sandbox_name
 from tests.whole_run.conftest import Lab
 
@@ -274,6 +275,10 @@ def test_one_step_ahead(lab: Lab, tmp_path: Path) -> None:
         (["--actor-num-nodes", "4"], "--actor-num-nodes 4 is more than --num-nodes 1"),
         (["--rollout-max-context-len", "99999"], "positions of the model"),
         (["--load", "/no/such"], "--load: /no/such is no checkpoint of swe-rl"),
+        (["--dry-run", "--rollout-max-response-len", "9999"], "leaves no room for a prompt"),
+        (["--custom-rm-path", "no.such"], "--custom-rm-path: importing 'no' failed"),
+        (["--swe-agent-config", "missing.yaml"], "cannot read 'missing.yaml'"),
+        (["--use-wandb", "--wandb-mode", "online"], "set WANDB_API_KEY"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_exit_code_2(lab: Lab, tmp_path: Path, flags: list[str], words: str) -> None:
@@ -281,3 +286,28 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(lab: Lab, tmp_path: Path, f
     assert done.returncode == 2
     assert words in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("setting", ["--prompt-data", "--eval-prompt-data"])
+def test_rows_that_cannot_be_used_end_a_run_before_it_begins(lab: Lab, tmp_path: Path, setting: str) -> None:
+    file, out = tmp_path / "broken.jsonl", tmp_path / "out"
+    file.write_text('{"no": "task"}\nno json\n')
+    done = lab.run("--export-root", str(out), setting, str(file))
+    assert done.returncode == 1
+    assert "none of its 2 rows can be used" in done.stderr and "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_model_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
+    run, out, other = tmp_path / "run", tmp_path / "out", tmp_path / "other"
+    tokenizer = AutoTokenizer.from_pretrained(lab.folder / "policy")
+    new_policy(tiny_config(tokenizer, hidden=256, layers=3, mlp=96), seed=1).save_pretrained(other)
+    tokenizer.save_pretrained(other)
+    done = lab.run("--run-dir", str(run), "--num-rollout", "1")
+    assert done.returncode == 0, done.stderr
+    (checkpoint,) = (run / "checkpoints").glob("step_*")
+    done = lab.run("--export-root", str(out), "--load", str(checkpoint), "--hf-checkpoint", str(other))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert list(out.iterdir()) == []
