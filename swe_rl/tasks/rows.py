@@ -16,6 +16,7 @@ from swe_rl.errors import DataError
 
 MAX_ROW_BYTES = 64 << 20  # a longer line or array item is refused, not held
 _CHUNK = 1 << 20
+_HOPELESS_LINES = 1000  # a text file without one JSON object in its first lines holds none
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".jsonl.gz", ".json.gz", ".ndjson.gz")
 
 
@@ -76,19 +77,45 @@ def _gzip(file: Path) -> Iterator[RawRow]:
 
 
 def _json_text(name: str, stream: BinaryIO) -> Iterator[RawRow]:
-    head = stream.read(4096)
+    head = stream.read(_CHUNK)
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{name}: UTF-16 text; convert the file to UTF-8")
     start = 3 if head.startswith(b"\xef\xbb\xbf") else 0
     body = head[start:].lstrip()
-    if b"\x00" in head or (body and body[:1] not in b"[{"):
-        raise DataError(f"{name}: neither JSON lines, a JSON array nor Parquet (starts with {body[:16]!r})")
+    unknown = DataError(f"{name}: neither JSON lines, a JSON array nor Parquet (starts with {body[:16]!r})")
+    if b"\x00" in head[:4096]:
+        raise unknown
     stream.seek(start)
-    first_line = body.split(b"\n", 1)[0].strip()
-    if body[:1] == b"[" or first_line == b"{":
-        yield from _json_values(name, stream)
-    else:
-        yield from _json_lines(name, stream)
+    if not _starts_lines(body):
+        yield from _json_values(name, stream, array=body[:1] == b"[")
+        return
+    found = body[:1] in b"[{"
+    for row in _json_lines(name, stream):
+        found = found or row.value is not None
+        if not found and row.line > _HOPELESS_LINES:
+            break
+        yield row
+    if not found:
+        raise unknown
+
+
+def _starts_lines(body: bytes) -> bool:
+    """Whether a text whose first non-blank characters are `body` has one row a line.
+
+    Otherwise it is one array, or objects over several lines. A first line that is cut or no object must not decide: a
+    line that starts with neither bracket can only be such a one, and what is whole in itself is a row where others follow.
+    """
+    first, _, rest = body.partition(b"\n")
+    first, rest = first.strip(), rest.lstrip()
+    if first == b"{":
+        return rest[:1] == b"{"
+    if first[:1] != b"[":
+        return True
+    try:
+        json.loads(first if rest else b"")
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _json_lines(name: str, stream: BinaryIO) -> Iterator[RawRow]:
@@ -120,25 +147,34 @@ def _object(name: str, number: int, value: Any) -> RawRow:
     return RawRow(name, number, None, f"the row is {type(value).__name__}, not an object")
 
 
-def _json_values(name: str, stream: BinaryIO) -> Iterator[RawRow]:
+def _json_values(name: str, stream: BinaryIO, *, array: bool) -> Iterator[RawRow]:
     """Items of one array, or objects written one after another over several lines, decoded as the text comes in."""
     decoder, buffer, number, end = json.JSONDecoder(), "", 0, False
+    opened = closed = False
     pending = b""
     while True:
-        buffer = buffer.lstrip(" \t\r\n,[" if number == 0 else " \t\r\n,")
-        if buffer and not (buffer.startswith("]") and end):
+        buffer = buffer.lstrip(" \t\r\n,")
+        if array and buffer and not opened:
+            opened, buffer = True, buffer[1:].lstrip(" \t\r\n,")
+        if opened and not closed and buffer.startswith("]"):
+            closed, buffer = True, buffer[1:].lstrip()
+        if closed and buffer:
+            yield RawRow(name, number + 1, None, f"not read: what follows the array's end ({buffer[:40]!r} ...)")
+            return
+        if buffer:
             try:
                 value, used = decoder.raw_decode(buffer)
             except (ValueError, RecursionError) as error:
                 if end or len(buffer) > MAX_ROW_BYTES:
-                    if not (number and buffer.startswith("]")):
-                        yield RawRow(name, number + 1, None, f"not JSON from item {number + 1} on: {error}")
+                    yield RawRow(name, number + 1, None, f"not JSON from item {number + 1} on: {error}")
                     return
             else:
                 buffer, number = buffer[used:], number + 1
                 yield _object(name, number, value)
                 continue
         if end:
+            if opened and not closed:
+                yield RawRow(name, number + 1, None, "the file ends inside the array: items may be missing")
             return
         chunk = stream.read(max(_CHUNK, len(buffer)))
         end = not chunk

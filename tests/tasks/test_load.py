@@ -196,6 +196,52 @@ def test_a_file_with_nothing_usable_is_one_clear_error(tmp_path: Path, content: 
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        "null",
+        '"x"',
+        "# comment",
+        'blem_statement": "cut"}',
+        "{",
+        '{"cut',
+        "[1]",
+        "[]",
+        '[{"a": 1}]',
+        "\n\n[1]",
+        "x" * 5000,
+    ],
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_a_bad_first_line_costs_one_row(tmp_path: Path, first: str, suffix: str) -> None:
+    path = tmp_path / f"d.{suffix}"
+    text = "\n".join([first, json.dumps(PLAIN), json.dumps({**PLAIN, "instance_id": "b-2"}), ""])
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
+    found = load_tasks(path)
+    assert [task.instance_id for task in found.tasks] == ["own__project-1", "b-2"]
+    assert [error.line for error in found.rejected] == [1 + first.count("\n")]
+
+
+@pytest.mark.parametrize("after", ["{}", "]", "x", ', {"a": 1}', "\n\n" + " " * 3_000_000 + "[1]"])
+def test_what_follows_an_array_is_a_row_error(tmp_path: Path, after: str) -> None:
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps([PLAIN], indent=1) + after)
+    found = load_tasks(path)
+    assert len(found.tasks) == 1 and "follows the array's end" in found.rejected[0].reason
+    path.write_text(json.dumps([PLAIN], indent=1) + " \n" * 2_000_000)
+    assert load_tasks(path).rejected == []
+
+
+def test_text_that_is_no_dataset_is_given_up_early(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text("a,b\n" * 5000)
+    rows = []
+    with pytest.raises(DataError, match="neither JSON lines"):
+        for row in iter_tasks(path):
+            rows.append(row)
+    assert len(rows) <= 1000
+
+
 def test_missing_path_and_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         load_tasks(tmp_path / "nope.jsonl")
@@ -227,6 +273,8 @@ def test_array_that_is_cut_keeps_what_is_whole(tmp_path: Path) -> None:
     path.write_text(json.dumps([PLAIN, {**PLAIN, "instance_id": "b-2"}])[:-30])
     found = load_tasks(path)
     assert len(found.tasks) == 1 and found.rejected[0].line == 2
+    path.write_text(json.dumps([PLAIN])[:-1])
+    assert "ends inside the array" in load_tasks(path).rejected[0].reason
 
 
 def test_folder_of_files(tmp_path: Path) -> None:
