@@ -20,6 +20,7 @@ from swe_rl.sandbox.pool_http import KeyedCaller
 from swe_rl.sandbox.pool_process import PoolProcess
 from swe_rl.sandbox.pool_routes import Route, direct, through_pool
 from swe_rl.sandbox.pool_sandbox import PoolSandbox, new_key
+from swe_rl.sandbox.protocol import LONGEST_LEASE
 from swe_rl.tasks.images import with_registry
 from swe_rl.types import Task
 
@@ -91,7 +92,7 @@ class PoolProvider:
             "instance_id": task.instance_id,
             "run": self._run,
             "cwd": task.workdir,
-            "deadline_s": max(deadline.remaining(), 1.0),
+            "deadline_s": min(max(deadline.remaining(), 1.0), LONGEST_LEASE),
             "ttl_s": self._ttl,
             "env": task.env,
             "network": task.network,

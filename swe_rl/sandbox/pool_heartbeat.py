@@ -9,6 +9,7 @@ from swe_rl.deadline import Deadline
 from swe_rl.errors import InfraError, UsageError
 from swe_rl.sandbox.pool_http import KeyedCaller
 from swe_rl.sandbox.pool_sandbox import PoolSandbox
+from swe_rl.sandbox.protocol import LONGEST_LEASE
 
 log = logging.getLogger(__name__)
 INTERVAL = 5.0  # seconds; also how soon a lost sandbox is noticed while a command runs in it
@@ -48,7 +49,7 @@ class Heartbeat:
                     log.warning("no heartbeat reached the pool: %s", error)
 
     async def _renew(self) -> None:
-        left = {lease_id: sandbox.deadline.remaining() for lease_id, sandbox in self._sandboxes.items()}
+        left = {lease_id: sandbox.deadline.bound(LONGEST_LEASE) for lease_id, sandbox in self._sandboxes.items()}
         answer = await self._caller.json(self._url, {"leases": left}, deadline=Deadline(3 * self._interval))
         for lease_id, reason in (answer.get("gone") or {}).items():
             sandbox = self._sandboxes.pop(lease_id, None)

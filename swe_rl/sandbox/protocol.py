@@ -14,6 +14,8 @@ DEFAULT_OUTPUT_LIMIT = 1_000_000  # bytes of output kept per command: half head,
 ANSWER_GRACE = 80.0
 HOP_GRACE = 10.0
 
+LONGEST_LEASE = 7 * 86400.0  # seconds that a pool grants at once; heartbeats carry a lease further
+
 
 @runtime_checkable
 class Sandbox(Protocol):

@@ -12,6 +12,11 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from swe_rl.sandbox.exec_server.faults import ExecFault
+from swe_rl.sandbox.exec_server.requests import Body, CreateBody, ExecBody
+from swe_rl.sandbox.server.bodies import parse
+from swe_rl.sandbox.server.guard import guard
+
 
 class FakeNode:
     """Containers are dictionaries; answers are kept by idempotency key as the real server does."""
@@ -31,7 +36,7 @@ class FakeNode:
         self.exec_gate = asyncio.Event()
         self.exec_gate.set()
         self.create_error: tuple[int, str] | None = None
-        app = web.Application()
+        app = web.Application(middlewares=[guard(ExecFault, "", lambda *_: None)])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/status", self._status)
         app.router.add_post("/container/create", self._create)
@@ -69,7 +74,7 @@ class FakeNode:
         return web.json_response({"containers": listed, "images": self.images})
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
+        body = await _checked(request, CreateBody)
         if self.create_error is not None:
             status, kind = self.create_error
             return web.json_response({"error": {"kind": kind, "message": f"{kind} here"}}, status=status)
@@ -88,7 +93,7 @@ class FakeNode:
         self.answers[body["idempotency_key"]] = {"container_id": container}
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
+        body = await _checked(request, ExecBody)
         if body["container_id"] not in self.containers:
             gone = {"error": {"kind": "container_gone", "message": "no such container"}}
             return web.json_response(gone, status=404)
@@ -118,3 +123,9 @@ class FakeNode:
             assert request.transport is not None
             request.transport.abort()
         return web.json_response(value)
+
+
+async def _checked(request: web.Request, kind: type[Body]) -> dict[str, Any]:
+    """The body as it was sent. Raises ServerFault where the real server would not take it."""
+    parse(kind, await request.read())
+    return dict(await request.json())

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from swe_rl.sandbox.pool_server.lease import Lease
 from tests.pool.conftest import until
 
 
@@ -155,3 +156,35 @@ async def test_a_token_that_is_no_text_is_a_wrong_token(nodes, pools) -> None:
     writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\r\nConnection: close\r\n\r\n")
     assert (await reader.readline()).split()[1] == b"401"
     writer.close()
+
+
+async def test_a_deadline_longer_than_a_node_takes_is_no_fault_of_the_request(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    assert (await pool.allocate("1", deadline_s=100_000))[0] == 200
+    assert (await pool.allocate("2", deadline_s=7 * 86400))[0] == 200
+
+
+async def test_a_place_that_becomes_free_when_the_time_is_up(nodes, pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    await until(lambda: pool.pool.fleet.free_slots() == 15)
+    save = pool.pool.book.save
+
+    async def save_slowly(lease: Lease) -> None:
+        await save(lease)
+        await asyncio.sleep(0.3)
+
+    monkeypatch.setattr(pool.pool.book, "save", save_slowly)
+    status, refused = await pool.allocate("1", wait_s=0.2)
+    assert (status, refused["error"]["kind"]) == (503, "unavailable")
+    await until(lambda: pool.pool.book.active() == [])
+    assert node.creates == 0
+
+
+async def test_a_timeout_too_long_for_a_number_is_refused(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    _, lease = await pool.allocate("1")
+    status, refused = await pool.post("/exec", lease_id=lease["lease_id"], command="x", timeout=int("9" * 400))
+    assert (status, refused["error"]["kind"]) == (400, "bad_request")

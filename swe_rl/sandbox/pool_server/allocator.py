@@ -10,6 +10,7 @@ from collections import Counter
 from swe_rl.deadline import Deadline
 from swe_rl.owned_tasks import cancel_all
 from swe_rl.sandbox.container.engine import LEASE_LABEL
+from swe_rl.sandbox.exec_server.requests import LONGEST
 from swe_rl.sandbox.pool_server.book import Book
 from swe_rl.sandbox.pool_server.closer import Closer
 from swe_rl.sandbox.pool_server.faults import PoolFault
@@ -22,6 +23,7 @@ from swe_rl.sandbox.pool_server.waiting import Ticket, WaitingLine
 
 LABEL_POOL, LABEL_RUN = "swe-rl.pool", "swe-rl.run"
 FOR_GOOD = ("bad_request", "image_missing", "image_unusable")  # of this node; another may have the image or allow more
+SHORTEST_CREATE = 1.0  # seconds, however little is left
 RETRY_PAUSE = 1.0  # seconds before all nodes that failed this request are tried again
 
 
@@ -158,10 +160,12 @@ class Allocator:
         try:
             self._book.remember_key(lease)
             await self._book.save(lease)
+            if deadline.expired():
+                raise NodeRefused(503, "unavailable", f"a place on {lease.node} became free when the time was up")
             payload = {
                 "image": request.image,
                 "cwd": request.cwd,
-                "timeout": deadline.remaining(),
+                "timeout": min(max(deadline.remaining(), SHORTEST_CREATE), LONGEST),
                 "name": lease.container_name,
                 "env": request.env,
                 "network": request.network,
@@ -179,7 +183,7 @@ class Allocator:
         except BaseException as error:
             if isinstance(error, NodeUnreachable):
                 self._fleet.failed(lease.node, str(error))
-            elif isinstance(error, NodeRefused):  # it has answered, so nothing is on its way: the name tells all
+            elif isinstance(error, NodeRefused):  # nothing is on its way there: the name tells all
                 lease.container_id = lease.container_name
             self._book.forget_key(lease)
             self._closer.begin(lease, f"create failed: {error or type(error).__name__}"[:500])

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from swe_rl.sandbox.exec_server.requests import Body, DiffBody, EvaluateBody, ExecBody
+from swe_rl.sandbox.exec_server.requests import LONGEST, Body, DiffBody, EvaluateBody, ExecBody
 from swe_rl.sandbox.pool_server.faults import PoolFault
 from swe_rl.sandbox.pool_server.lease import Lease
 from swe_rl.sandbox.pool_server.metrics import PoolMetrics
@@ -22,7 +22,7 @@ from swe_rl.sandbox.server.guard import Handler, guard
 from swe_rl.sandbox.server.pages import status_answer
 
 MAX_BODY = 512 * 1024 * 1024  # an uploaded repository
-TRANSFER_TIMEOUT, LONGEST_TIMEOUT = 300.0, 86400.0
+TRANSFER_TIMEOUT = 300.0
 
 FORWARDED: dict[str, type[Body]] = {"exec": ExecBody, "diff": DiffBody, "evaluate": EvaluateBody}
 
@@ -163,8 +163,8 @@ def _timeout(value: Any, default: float) -> float:
     """A caller's timeout as a positive, finite bound: -1 or infinity must not mean for ever."""
     try:
         seconds = float(default if value is None else value)
-    except (TypeError, ValueError):
-        raise PoolFault("bad_request", f"timeout: {value!r} is no number of seconds") from None
-    if not 0 < seconds <= LONGEST_TIMEOUT:
-        raise PoolFault("bad_request", f"timeout: {value!r} must be above 0 and at most {LONGEST_TIMEOUT:.0f} s")
+    except (TypeError, ValueError, OverflowError):
+        raise PoolFault("bad_request", f"timeout: {value!r:.100} is no number of seconds") from None
+    if not 0 < seconds <= LONGEST:
+        raise PoolFault("bad_request", f"timeout: {value!r:.100} must be above 0 and at most {LONGEST:.0f} s")
     return seconds

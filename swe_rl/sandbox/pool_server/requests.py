@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 from swe_rl.errors import UsageError
 from swe_rl.sandbox.container.image_names import normalized
 from swe_rl.sandbox.exec_server.requests import Variables
+from swe_rl.sandbox.protocol import LONGEST_LEASE
 
 
 def _image(name: str) -> str:
@@ -35,8 +36,8 @@ class AllocateBody(Body):
     idempotency_key: Key
     run: Name = "default"
     instance_id: Name = Field("", validation_alias=AliasChoices("instance_id", "task"))
-    deadline_s: Annotated[float, Field(gt=0, le=7 * DAY)] = 1800.0
-    wait_s: Annotated[float, Field(gt=0, le=7 * DAY)] | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=LONGEST_LEASE)] = 1800.0
+    wait_s: Annotated[float, Field(gt=0, le=LONGEST_LEASE)] | None = None
     ttl_s: Annotated[float, Field(ge=5, le=DAY)] | None = None
     cwd: Annotated[str, Field(max_length=4096)] = ""
     env: Variables = {}
@@ -48,7 +49,7 @@ class HeartbeatBody(Body):
     """`leases`: {lease id: seconds left to its attempt}; 0 and a bare `lease_id` renew without moving the deadline."""
 
     lease_id: Name | None = None
-    leases: Annotated[dict[str, Annotated[float, Field(ge=0, le=7 * DAY)]], Field(max_length=10_000)] = {}
+    leases: Annotated[dict[str, Annotated[float, Field(ge=0, le=LONGEST_LEASE)]], Field(max_length=10_000)] = {}
     idempotency_key: Key | None = None  # twice is as once, with or without it
 
 
