@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from swe_rl.agent.observation import TruncatedText
 from swe_rl.agent.templates import PROMPTS, load_prompts
 from swe_rl.errors import ConfigError
-from swe_rl.types import Task
+from swe_rl.types import ExecResult, Task
 
 
 @pytest.mark.parametrize("name", ["", "swebench", "quickstart"])
@@ -15,6 +16,17 @@ def test_the_packages_prompts_load(name):
     prompts = load_prompts(name)
     text = prompts.first_messages(Task("a__b-1", "It fails: {{ 7 * 7 }} {% endraw %}"), 20)[-1]["content"]
     assert "It fails: {{ 7 * 7 }} {% endraw %}" in text  # issue texts are data, not templates
+
+
+@pytest.mark.parametrize("left", [1, 2, 5, 6, 10, 11])
+def test_a_format_error_reminds_of_the_steps_left_as_an_observation_does(left):
+    prompts = load_prompts("swebench")
+    steps = {"steps_left": left, "step_limit": 20}
+    error = prompts.format_error(0, cut_short=False, **steps)
+    observation = prompts.observation(ExecResult(0, "x"), TruncatedText("x"), timeout=1.0, **steps)
+    reminders = [text.partition("<reminder>")[2] for text in (error, observation)]
+    assert reminders[0] == reminders[1] and bool(reminders[0]) == (left in (1, 2, 5, 10))
+    assert ("submit now" in reminders[0]) == (left == 1)
 
 
 @pytest.mark.parametrize(

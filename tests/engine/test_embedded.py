@@ -292,11 +292,38 @@ async def test_a_failing_step_fails_requests_with_500_and_health(service: Engine
         ({"input_ids": [1] * 1024}, "context"),
         ({"input_ids": [1], "rid": 4}, "rid"),
         ({"input_ids": [1], "sampling_params": 4}, "sampling_params"),
+        ({"input_ids": [1], "return_logprob": 1}, "return_logprob must be bool"),
+        ({"input_ids": [[1], [2]], "return_logprob": [True]}, "return_logprob: 1 entries for 2 prompts"),
+        ({"input_ids": [[1], [2]], "rid": ["a", "b", "c"]}, "rid: 3 entries for 2 prompts"),
+        ({"input_ids": [1], "stream": "yes"}, "stream must be"),
+        ({"input_ids": [1], "top_logprobs_num": 2}, "top_logprobs_num"),
+        ({"input_ids": [[1], [2]], "top_logprobs_num": [0, 2]}, "top_logprobs_num"),
+        ({"input_ids": [1], "return_text_in_logprobs": True}, "return_text_in_logprobs"),
+        ({"input_ids": [1], "token_ids_logprob": [5]}, "token_ids_logprob"),
+        ({"input_ids": [1], "return_hidden_states": True}, "return_hidden_states"),
+        ({"input_ids": [1], "lora_path": "adapter"}, "lora_path"),
+        ({"input_ids": [1], "temperature": 0.5}, "temperature"),  # of sampling_params
     ],
 )
 def test_bad_bodies_get_one_clear_line(service: EngineService, body: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         service.parse(body)
+
+
+def test_fields_that_ask_for_nothing_are_taken(service: EngineService) -> None:
+    """What SGLang's clients send beside the request: features that are off, and routing, whatever it says."""
+    off = {"top_logprobs_num": 0, "token_ids_logprob": None, "return_hidden_states": False, "image_data": None}
+    off |= {"return_text_in_logprobs": False, "session_params": {}, "lora_path": [None, None], "stream": False}
+    routing = {"rid": ["a", "b"], "priority": 3, "routing_key": "k", "data_parallel_rank": 1, "log_metrics": True}
+    parsed = service.parse({"input_ids": [[1], [2]], "logprob_start_len": -1, **off, **routing})
+    assert [prompt.rid for prompt in parsed.prompts] == ["a", "b"] and not parsed.stream
+
+
+async def test_each_prompt_of_a_list_has_its_own_settings(service: EngineService) -> None:
+    body = {"input_ids": [[1, 2], [3, 4]], "return_logprob": [False, True], "sampling_params": {"max_new_tokens": 2}}
+    first, second = await service.generate(service.parse(body))
+    assert "output_token_logprobs" not in first["meta_info"]
+    assert len(second["meta_info"]["output_token_logprobs"]) == 2
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:

@@ -25,6 +25,14 @@ def test_neutral_values_of_missing_features_are_accepted() -> None:
     )
 
 
+def test_what_slime_sends_is_taken() -> None:
+    """The sampling parameters of its rollouts, as they are built there."""
+    sent = {"temperature": 1, "top_p": 1, "top_k": -1, "max_new_tokens": 64, "stop": None, "stop_token_ids": None}
+    sent |= {"skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False}
+    expected = SamplingParams(max_new_tokens=64, skip_special_tokens=False, no_stop_trim=True)
+    assert SamplingParams.parse(sent) == expected
+
+
 def test_greedy_below_a_tiny_temperature() -> None:
     assert SamplingParams.parse({"temperature": 1e-7}).greedy and not SamplingParams.parse({"temperature": 1e-3}).greedy
 

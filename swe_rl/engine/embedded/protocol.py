@@ -13,6 +13,12 @@ from swe_rl.engine.embedded.stopping import StopRules
 from swe_rl.errors import UsageError
 
 MAX_PROMPTS = 1024  # in one request
+ANSWERED = {"input_ids", "text", "sampling_params", "rid", "return_logprob", "logprob_start_len", "stream"}
+# Of SGLang's other fields, those that change who serves a request, when, or what is logged of it, never its answer.
+WITHOUT_EFFECT = {
+    *("session_id", "conversation_id", "routing_key", "routed_dp_rank", "data_parallel_rank", "priority", "extra_key"),
+    *("cache_salt", "log_metrics", "no_logs", "custom_labels", "external_trace_header", "received_time", "modalities"),
+}
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,7 @@ class Prompt:
     rid: str
     ids: list[int]
     params: SamplingParams
+    return_logprob: bool
     logprob_start: int  # -1 = no prompt log-probs
 
 
@@ -31,7 +38,6 @@ class GenerateRequest:
 
     prompts: list[Prompt]
     single: bool
-    return_logprob: bool
     stream: bool
 
 
@@ -41,16 +47,16 @@ def parse_request(
     """Check a request body. Raises UsageError with one line that names the field (HTTP 400)."""
     if not isinstance(body, dict):
         raise UsageError("the body must be a JSON object")
+    _refuse_missing_features(body)
     prompts, single = _prompts(body, tokenizer)
-    raw_params = body.get("sampling_params")
-    raw_rids = body.get("rid")
-    starts = body.get("logprob_start_len")
+    count = len(prompts)
+    raw_params = _each(body, "sampling_params", dict, count)
+    rids, starts = _each(body, "rid", str, count), _each(body, "logprob_start_len", int, count)
+    scored = _each(body, "return_logprob", bool, count)
     parsed = []
-    for index, ids in enumerate(prompts):
-        params = SamplingParams.parse(_each(raw_params, index, dict, "sampling_params"))
-        rid = _each(raw_rids, index, str, "rid") or uuid.uuid4().hex
-        start = _each(starts, index, int, "logprob_start_len")
-        start = -1 if start is None or not body.get("return_logprob") or start >= len(ids) - 1 else start
+    for ids, raw, rid, start, wanted in zip(prompts, raw_params, rids, starts, scored, strict=True):
+        params = SamplingParams.parse(raw)
+        start = -1 if start is None or not wanted or start >= len(ids) - 1 else start
         _check_ids(ids, vocabulary)
         total = len(ids) + params.max_new_tokens
         if len(ids) >= context_length or total > context_length:
@@ -61,13 +67,20 @@ def parse_request(
             raise UsageError(f"the request may need {total} tokens of KV cache; the engine has {cache_tokens}")
         if params.stop and tokenizer is None:
             raise UsageError("stop strings need a tokenizer in the model folder; use stop_token_ids")
-        parsed.append(Prompt(rid, ids, params, start))
-    return GenerateRequest(
-        parsed,
-        single=single and parsed[0].params.n == 1,
-        return_logprob=bool(body.get("return_logprob")),
-        stream=bool(body.get("stream")),
-    )
+        parsed.append(Prompt(rid or uuid.uuid4().hex, ids, params, bool(wanted), start))
+    stream = body.get("stream") or False
+    if not isinstance(stream, bool):
+        raise UsageError(f"stream must be true or false, got {stream!r}")
+    return GenerateRequest(parsed, single=single and parsed[0].params.n == 1, stream=stream)
+
+
+def _refuse_missing_features(body: dict[str, Any]) -> None:
+    """What the engine does not have must not be ignored. Where a field asks for nothing (null, false, 0, empty, or a list of
+    these) clients may send it."""
+    for name in body.keys() - ANSWERED - WITHOUT_EFFECT:
+        value = body[name]
+        if any(value) if isinstance(value, list) else value:
+            raise UsageError(f"{name}: the embedded engine does not have it; use SGLang, or leave it out")
 
 
 def _prompts(body: dict[str, Any], tokenizer: Any) -> tuple[list[list[int]], bool]:
@@ -98,18 +111,19 @@ def _check_ids(ids: Any, vocabulary: int) -> None:
         raise UsageError(f"token ids must be integers from 0 to {vocabulary - 1}")
 
 
-def _each(value: Any, index: int, kind: type, name: str) -> Any:
-    """A field that may be given once for all prompts or as a list with one entry each."""
-    if isinstance(value, list):
-        value = value[index] if index < len(value) else None
-    if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-        raise UsageError(f"{name} must be {kind.__name__}, got {value!r}")
-    return value
+def _each(body: dict[str, Any], name: str, kind: type, count: int) -> list[Any]:
+    """A field that may be given once for all prompts or as a list with one entry each; None where it is not given."""
+    given = body.get(name)
+    values = given if isinstance(given, list) else [given] * count
+    if len(values) != count:
+        raise UsageError(f"{name}: {len(values)} entries for {count} prompts")
+    for value in values:
+        if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise UsageError(f"{name} must be {kind.__name__}, got {value!r}")
+    return values
 
 
-def answer(
-    sequence: Sequence, stops: StopRules, *, version: str, return_logprob: bool, started: float
-) -> dict[str, Any]:
+def answer(sequence: Sequence, stops: StopRules, *, version: str, started: float) -> dict[str, Any]:
     """SGLang's answer object for one sequence, finished or (streaming) so far."""
     meta: dict[str, Any] = {
         "id": sequence.rid,
@@ -121,7 +135,7 @@ def answer(
         "weight_versions": [dict(span) for span in sequence.spans] or [{"version": version, "start": 0, "end": 0}],
         "e2e_latency": time.monotonic() - started,
     }
-    if return_logprob:
+    if sequence.return_logprob:
         pairs = zip(sequence.log_probs, sequence.output_ids, strict=True)
         meta["output_token_logprobs"] = [[log_prob, token, None] for log_prob, token in pairs]
         meta["input_token_logprobs"] = _prompt_logprobs(sequence)

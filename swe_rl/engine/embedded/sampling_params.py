@@ -17,7 +17,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0, 0.0),
     "presence_penalty": (None, 0, 0.0),
     "repetition_penalty": (None, 1, 1.0),
-    "spaces_between_special_tokens": (None, True),
+    "spaces_between_special_tokens": (None, True, False),  # of the text only, never of the ids
     "stop_regex": (None,),
     "json_schema": (None, ""),
     "regex": (None, ""),

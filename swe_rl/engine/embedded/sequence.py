@@ -33,6 +33,7 @@ class Sequence:
     seed: int
     on_progress: Callable[[Sequence], None]
     stream: bool = False
+    return_logprob: bool = False
     logprob_start: int = -1  # prompt position from which prompt log-probs are wanted; -1 = none
     prompt_length: int = field(init=False)
     log_probs: list[float] = field(default_factory=list)

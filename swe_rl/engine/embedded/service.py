@@ -64,7 +64,7 @@ class EngineService:
         async with _Flight(self, request) as flight:
             async for _ in flight.events():
                 pass
-            answers = [self._answer(sequence, request, started) for sequence in flight.sequences]
+            answers = [self._answer(sequence, started) for sequence in flight.sequences]
         return answers[0] if request.single else answers
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[dict[str, Any]]:
@@ -72,21 +72,15 @@ class EngineService:
         started = time.monotonic()
         async with _Flight(self, request) as flight:
             async for sequence, snapshot in flight.events():
-                part = snapshot or self._answer(sequence, request, started)
+                part = snapshot or self._answer(sequence, started)
                 yield part if request.single else part | {"index": flight.sequences.index(sequence)}
 
-    def _answer(self, sequence: Sequence, request: GenerateRequest, started: float) -> dict[str, Any]:
+    def _answer(self, sequence: Sequence, started: float) -> dict[str, Any]:
         status = (sequence.finish or {}).get("status_code")
         if status:
             raise RequestFailed(str((sequence.finish or {})["message"]), status)
         scheduler = self.scheduler
-        return answer(
-            sequence,
-            scheduler.stops,
-            version=scheduler.version,
-            return_logprob=request.return_logprob,
-            started=started,
-        )
+        return answer(sequence, scheduler.stops, version=scheduler.version, started=started)
 
     def sequences(self, prompt: Prompt, *, stream: bool, on_progress: Callable[[Sequence], None]) -> list[Sequence]:
         """The n samples of one prompt; sample i of a seeded request uses seed + i."""
@@ -99,6 +93,7 @@ class EngineService:
                 seed=self._seeds.getrandbits(63) if seed is None else seed + i,
                 on_progress=on_progress,
                 stream=stream,
+                return_logprob=prompt.return_logprob,
                 logprob_start=prompt.logprob_start,
             )
             for i in range(n)
@@ -111,7 +106,6 @@ class _Flight:
     def __init__(self, service: EngineService, request: GenerateRequest) -> None:
         self.service = service
         self.loop = asyncio.get_running_loop()
-        self.return_logprob = request.return_logprob
         self.started = time.monotonic()
         self._queue: asyncio.Queue[tuple[Sequence, dict[str, Any] | None]] = asyncio.Queue()
         self.sequences = [
@@ -125,13 +119,7 @@ class _Flight:
         snapshot = None
         if not sequence.finish:
             scheduler = self.service.scheduler
-            snapshot = answer(
-                sequence,
-                scheduler.stops,
-                version=scheduler.version,
-                return_logprob=self.return_logprob,
-                started=self.started,
-            )
+            snapshot = answer(sequence, scheduler.stops, version=scheduler.version, started=self.started)
         self.loop.call_soon_threadsafe(self._queue.put_nowait, (sequence, snapshot))
 
     async def events(self) -> AsyncIterator[tuple[Sequence, dict[str, Any] | None]]:
