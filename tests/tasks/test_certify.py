@@ -19,6 +19,7 @@ from swe_rl.sandbox import starting_state
 from swe_rl.tasks import swe_gym
 from swe_rl.tasks.certify import digests, runner
 from swe_rl.tasks.certify import journal as certify_journal
+from swe_rl.tasks.certify.command import certified_file
 from swe_rl.tasks.certify.journal import Journal, task_key
 from swe_rl.tasks.certify.outcome import Outcome, Run, apply_outcome, judge_runs
 from swe_rl.tasks.eval_script import eval_script_for
@@ -210,6 +211,32 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["data", "certify", str(tmp_path / "t.jsonl"), "--repeat", "0"]) == 2
     assert cli.main(["data", "certify", str(tmp_path / "t.jsonl"), "--no-such-flag"]) == 2
     assert "no-such-flag" in capsys.readouterr().err
+
+
+def test_each_dataset_has_its_own_result() -> None:
+    for source, out in {
+        "d/train.jsonl": "d/train.certified.jsonl",
+        "d/train.certified.jsonl": "d/train.certified.jsonl",
+        "swe.lite.jsonl": "swe.lite.certified.jsonl",
+        "swe.verified.jsonl.gz": "swe.verified.certified.jsonl",
+        "v1.2": "v1.2.certified.jsonl",
+        "a.parquet": "a.certified.jsonl",
+        ".jsonl": "tasks.certified.jsonl",
+    }.items():
+        assert certified_file(Path(source)) == Path(out)
+    here = Path().resolve()
+    assert certified_file(Path()) == here.with_name(f"{here.name}.certified.jsonl")
+
+
+def test_the_source_is_not_replaced_by_a_part_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = tmp_path / "train.certified.jsonl"
+    row = {"problem_statement": "s", "eval_script": "true"}
+    good = "".join(json.dumps({**row, "instance_id": name}) + "\n" for name in ("a", "b"))
+    for text, more in ((good, ["--limit", "1"]), (good + "null\n", [])):
+        tasks.write_text(text)
+        assert cli.main(["data", "certify", str(tasks), "--sandbox", "process", *more]) == 2
+        assert "would lose 1 of its rows; name another file with --out" in capsys.readouterr().err
+        assert tasks.read_text() == text
 
 
 def test_report_escapes_what_the_dataset_says(tmp_path: Path) -> None:

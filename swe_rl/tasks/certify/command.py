@@ -21,6 +21,7 @@ from swe_rl.tasks.certify.report import print_table, write_html
 from swe_rl.tasks.certify.runner import certify_tasks
 from swe_rl.tasks.images import pin
 from swe_rl.tasks.load import load_tasks, write_tasks
+from swe_rl.tasks.rows import SUFFIXES
 from swe_rl.types import Task
 
 
@@ -63,8 +64,12 @@ def main(argv: list[str]) -> int:
 
 
 def certified_file(source: Path) -> Path:
-    """Where the certified tasks of `source` go unless told otherwise."""
-    return source.with_name(f"{source.name.split('.')[0] or 'tasks'}.certified.jsonl")
+    """Where the certified tasks of `source` go unless told otherwise; what is certified already keeps its name."""
+    source = source if source.name.strip(".") else source.resolve()
+    name = source.name
+    for suffix in (*sorted(SUFFIXES, key=len, reverse=True), ".certified"):
+        name = name.removesuffix(suffix)
+    return source.parent / f"{name or 'tasks'}.certified.jsonl"
 
 
 def _journal_of(out: Path) -> Path:
@@ -83,14 +88,19 @@ def certify_file(
 ) -> int:
     """Certify the tasks of `source` in the sandboxes of `config`; write them, the report and the journal, print the table.
 
-    Returns the exit code of `main`. Raises UsageError for a wrong `repeat`, DataError where `source` has no usable task,
-    ConfigError where the sandbox cannot be had.
+    Returns the exit code of `main`. Raises UsageError for a wrong `repeat` or where `out` is the source and rows of it
+    would be lost, DataError where `source` has no usable task, ConfigError where the sandbox cannot be had.
     """
     if repeat < 1:
         raise UsageError(f"--repeat {repeat}: at least 1")
     html = html or out.with_suffix(".html")
     loaded = load_tasks(source, image_template=config.swe_image_template)
     tasks = loaded.tasks[:limit] if limit > 0 else loaded.tasks
+    lost = len(loaded.tasks) - len(tasks) + len(loaded.rejected)
+    if lost and out.resolve() == source.resolve():
+        raise UsageError(
+            f"{source}: writing the result here would lose {lost} of its rows; name another file with --out"
+        )
     console = Console(stderr=True)
     console.print(f"{source}: {loaded.summary()}", highlight=False)
     outcomes, sandbox = asyncio.run(_run(tasks, config, _journal_of(out), repeat, concurrency, console))
