@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,10 @@ class RunningPool:
         await self.runner.cleanup()
         await self.pool.stop()
 
-    async def restart(self) -> None:
+    async def restart(self, *nodes: str, **settings: Any) -> None:
         await self.stop()
-        await self.start()
+        self.settings = replace(self.settings, **settings)
+        await self.start(*nodes)
 
     async def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
         async with self.session.post(self.url + path, json=body) as response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,18 @@ async def test_a_retry_that_joins_must_ask_for_the_same(nodes, pools) -> None:
     status, refused = await second
     assert (status, refused["error"]["kind"]) == (409, "key_conflict")
     assert (await first)[1]["lease_id"] == (await third)[1]["lease_id"]
+
+
+@pytest.mark.parametrize("more", [{"network": True}, {"env": {"A": "1"}}, {"cwd": "/x"}, {"limits": {"pids": 9}}])
+async def test_a_key_belongs_to_all_that_makes_a_sandbox(nodes, pools, more: dict[str, Any]) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    _, lease = await pool.allocate("1")
+    for _ in range(2):
+        status, refused = await pool.allocate("1", **more)
+        assert (status, refused["error"]["kind"]) == (409, "key_conflict")
+        assert (await pool.allocate("1", deadline_s=10))[1]["lease_id"] == lease["lease_id"]
+        await pool.restart()
 
 
 async def test_heartbeats_do_not_carry_a_lease_past_its_deadline(nodes, pools) -> None:

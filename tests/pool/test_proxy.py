@@ -87,7 +87,7 @@ async def test_a_binary_patch_leaves_one_sandbox_and_resolves_in_another(pool: P
 
 async def test_a_diff_of_nothing_is_empty(pool: Pool) -> None:
     status, diff = await pool.post("/diff", lease_id=await pool.lease(), cwd="/testbed")
-    assert (status, diff) == (200, {"patch": ""})
+    assert (status, diff) == (200, {"ok": True, "patch": "", "returncode": 0})
 
 
 async def test_an_evaluation_runs_once_for_its_key(pool: Pool) -> None:

@@ -34,7 +34,7 @@ class Allocator:
         self.line: WaitingLine[Lease] = WaitingLine()
         self._pool_id, self._book, self._fleet, self._closer = pool_id, book, fleet, closer
         self._api, self._settings = api, settings
-        self._tasks: dict[str, tuple[AllocateBody, asyncio.Task[Lease]]] = {}
+        self._tasks: dict[str, tuple[str, asyncio.Task[Lease]]] = {}
         self._listeners: Counter[str] = Counter()
         self.stopping = False  # the pool closes: nobody is let in any more
         self._creating: set[str] = set()  # keys whose container is being made: no longer cancelled
@@ -46,16 +46,16 @@ class Allocator:
         key = request.idempotency_key
         known = self._book.of_key(key)
         if known is not None and known.state is not LeaseState.CREATING:
-            _same_request(known, request)
+            _same_request(known.request, request)
             if known.state is not LeaseState.OPEN:
                 raise PoolFault("lease_gone", f"the lease of this request has ended: {known.reason}")
             known.claimed = True
             return known
-        first, task = self._tasks.get(key, (request, None))
+        first, task = self._tasks.get(key, (request.fingerprint(), None))
         _same_request(first, request)
         if task is None:
             task = asyncio.create_task(self._allocate(request), name=f"allocate {key}")
-            self._tasks[key] = (request, task)
+            self._tasks[key] = (first, task)
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
         self._listeners[key] += 1
         try:
@@ -112,7 +112,7 @@ class Allocator:
         failures: list[str] = []
         while not deadline.expired():
             lease = await self._wait(request, avoid | lacking, deadline, failures)
-            lease.instance_id = request.instance_id
+            lease.instance_id, lease.request = request.instance_id, request.fingerprint()
             lease.deadline_at = ends_at
             lease.ttl = request.ttl_s or self._settings.default_ttl
             try:
@@ -201,6 +201,6 @@ class Allocator:
         return f"no sandbox for {request.image} within {waited:.0f} s (nodes: {nodes}; {len(self.line)} wait){last}"
 
 
-def _same_request(first: Lease | AllocateBody, request: AllocateBody) -> None:
-    if (first.image, first.run, first.instance_id) != (request.image, request.run, request.instance_id):
+def _same_request(first: str, request: AllocateBody) -> None:
+    if first not in ("", request.fingerprint()):
         raise PoolFault("key_conflict", "this idempotency key belongs to another allocate request")

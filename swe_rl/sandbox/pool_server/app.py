@@ -147,7 +147,7 @@ class PoolRoutes:
 def _object(raw: bytes) -> dict[str, Any]:
     try:
         value = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PoolFault("bad_request", f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise PoolFault("bad_request", "the body must be a JSON object")

@@ -16,7 +16,7 @@ from swe_rl.sandbox.pool_server.faults import PoolFault
 from swe_rl.sandbox.pool_server.node import Node, new_node
 from swe_rl.sandbox.pool_server.node_api import NodeApi, NodeRefused, NodeUnreachable
 from swe_rl.sandbox.pool_server.settings import PoolSettings
-from swe_rl.sandbox.pool_server.store import Store
+from swe_rl.sandbox.pool_server.store import NodeRow, Store
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 10.0  # that cancelled watchers may take
@@ -48,15 +48,15 @@ class Fleet:
         return sum(max(0, node.capacity - self._book.used(node.url)) for node in usable)
 
     async def join(self, url: str, capacity: int | None = None) -> Node:
-        """Add a node, or bring back one that drains, and remember it on disk."""
-        node = self.add(url, capacity or self._settings.capacity, draining=False)
-        node.draining = False
-        node.capacity = capacity or node.capacity
-        await self._store.save_node(node.url, node.capacity, node.draining)
+        """Add a node, or bring back one that drains or has left, and remember it on disk. No capacity: that of the pool."""
+        node = self.add(url, capacity, draining=False)
+        node.draining = node.gone = False
+        node.own_capacity = capacity or node.own_capacity
+        await self._save(node)
         self.on_capacity()
         return node
 
-    def add(self, url: str, capacity: int, draining: bool) -> Node:
+    def add(self, url: str, capacity: int | None, draining: bool) -> Node:
         """Add without writing (at start); starts the watcher."""
         node = new_node(url, capacity, draining, self._settings)
         if node.url not in self.nodes:
@@ -68,16 +68,15 @@ class Fleet:
         """No new lease goes there; those that are there go on."""
         node = self.get(url)
         node.draining = True
-        await self._store.save_node(node.url, node.capacity, True)
+        await self._save(node)
         return node
 
-    async def leave(self, url: str) -> None:
-        """Forget a node. The caller has seen to it that it holds no lease."""
-        node = self.get(url)
-        await self._store.delete_node(node.url)
-        del self.nodes[node.url]
-        watcher = self._watchers.pop(node.url)
-        watcher.cancel()
+    async def leave(self, node: Node) -> None:
+        """Take a node out. No lease is placed on it from the first moment on; those that it holds are the caller's to end."""
+        node.draining = node.gone = True
+        await self._save(node)
+        if node.gone and self.nodes.pop(node.url, None) is not None:
+            self._watchers.pop(node.url).cancel()
 
     def has(self, url: str) -> bool:
         return url.rstrip("/") in self.nodes
@@ -136,6 +135,9 @@ class Fleet:
             self.on_capacity()
         except Exception:
             log.exception("those who wait could not be served")
+
+    async def _save(self, node: Node) -> None:
+        await self._store.save_node(NodeRow(node.url, node.own_capacity, node.draining, node.gone))
 
     def _load(self, node: Node) -> float:
         return self._book.used(node.url) / node.capacity

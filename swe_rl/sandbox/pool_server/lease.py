@@ -34,6 +34,7 @@ class Lease:
     deadline_at: float  # heartbeats renew up to here, never beyond
     ttl: float
     claimed: bool = False  # an answer with this lease has left; until then nobody can be using it
+    request: str = ""  # fingerprint of what was asked for; "" where an older server wrote the row
 
     @property
     def holds_slot(self) -> bool:

@@ -54,14 +54,21 @@ class Node:
     """One exec server. `status` is its own last answer, `images` the references it holds."""
 
     url: str
-    capacity: int
+    own_capacity: int | None  # that it joined with; None: the pool's
+    pool_capacity: int
     health: Health
     draining: bool = False
+    gone: bool = False  # taken out; it may still be here for the moment in which that is written
     images: set[str] = field(default_factory=set)
     status: dict[str, Any] = field(default_factory=dict)
     seen_at: float = 0.0  # time.time() of the last good answer
     look_now: asyncio.Event = field(default_factory=asyncio.Event)
     missing: dict[str, int] = field(default_factory=dict)  # lease id: lists in a row that lacked its container
+
+    @property
+    def capacity(self) -> int:
+        """Containers at once."""
+        return self.own_capacity or self.pool_capacity
 
     @property
     def usable(self) -> bool:
@@ -82,10 +89,11 @@ class Node:
         self.seen_at = time.time()
 
 
-def new_node(url: str, capacity: int, draining: bool, settings: PoolSettings) -> Node:
+def new_node(url: str, capacity: int | None, draining: bool, settings: PoolSettings) -> Node:
     return Node(
         url.rstrip("/"),
         capacity,
+        settings.capacity,
         Health(settings.fail_threshold, settings.ok_threshold, settings.max_backoff),
         draining,
     )

@@ -8,19 +8,22 @@ import time
 from typing import Any
 
 from swe_rl.deadline import Deadline
+from swe_rl.owned_tasks import uninterrupted
 from swe_rl.sandbox.pool_server.allocator import Allocator
 from swe_rl.sandbox.pool_server.book import Book
 from swe_rl.sandbox.pool_server.closer import Closer
 from swe_rl.sandbox.pool_server.faults import PoolFault
 from swe_rl.sandbox.pool_server.fleet import Fleet
 from swe_rl.sandbox.pool_server.lease import Lease, LeaseState
+from swe_rl.sandbox.pool_server.node import Node
 from swe_rl.sandbox.pool_server.node_api import NodeApi
 from swe_rl.sandbox.pool_server.reaper import Reaper
 from swe_rl.sandbox.pool_server.requests import CloseBody, HeartbeatBody
 from swe_rl.sandbox.pool_server.settings import PoolSettings
-from swe_rl.sandbox.pool_server.store import Store
+from swe_rl.sandbox.pool_server.store import NodeRow, Store
 
 log = logging.getLogger(__name__)
+NODE_LEFT = "lost: its node was taken out of the pool"
 CLOSE_PAUSE = 0.05  # seconds between two looks at what is left to close
 
 
@@ -54,13 +57,28 @@ class Pool:
         for lease in self.book.active(LeaseState.CREATING, LeaseState.CLOSING):
             self.book.forget_key(lease)
             self.closer.begin(lease, lease.reason or "the pool server restarted while it was being made")
-        for url, (capacity, draining) in nodes.items():
-            self.fleet.add(url, capacity, draining)
-        for url in node_urls:
-            if url.rstrip("/") not in self.fleet.nodes:
-                await self.fleet.join(url)
+        await self._take_in(nodes, [url.rstrip("/") for url in node_urls])
         self._reaping = asyncio.create_task(self.reaper.run(), name="reaper")
         log.info("pool %s: %d nodes, %d leases taken over", self.store.pool_id, len(self.fleet.nodes), len(leases))
+
+    async def _take_in(self, rows: list[NodeRow], listed: list[str]) -> None:
+        """The nodes that the book knows, and those on the server's own list that it does not know."""
+        for row in rows:
+            if not row.gone:
+                node = self.fleet.add(row.url, row.capacity, row.draining)
+                if node.capacity != self.settings.capacity:
+                    log.info("node %s keeps the capacity that it joined with: %d", row.url, node.capacity)
+            elif row.url in listed:
+                log.warning("node %s was taken out and stays out; POST /nodes brings it back", row.url)
+            else:
+                await self.store.delete_node(row.url)
+        known = {row.url for row in rows}
+        for url in listed:
+            if url not in known:
+                await self.fleet.join(url)
+        for lease in self.book.active():
+            if not self.fleet.has(lease.node):  # the server was killed while the node left
+                await self.closer.gone(lease, NODE_LEFT)
 
     async def stop(self) -> None:
         """End every task and write what waits. Leases stay on the book: a restart goes on with them."""
@@ -127,9 +145,15 @@ class Pool:
     async def leave(self, url: str, *, force: bool) -> None:
         """Take a node out. With leases on it only by `force`: they are closed on the book, as if the machine were gone."""
         node = self.fleet.get(url)
-        held = [lease for lease in self.book.active() if lease.node == node.url]
+        held = self._held(node)
         if held and not force:
             raise PoolFault("node_busy", f"{len(held)} leases on {node.url}: drain it and wait, or use force")
-        await self.fleet.leave(url)
-        for lease in held:
-            await self.closer.gone(lease, "lost: its node was taken out of the pool")
+        await uninterrupted(self._leave(node))  # a caller that hangs up leaves no leases behind that nobody watches
+
+    async def _leave(self, node: Node) -> None:
+        await self.fleet.leave(node)
+        for lease in self._held(node):
+            await self.closer.gone(lease, NODE_LEFT)
+
+    def _held(self, node: Node) -> list[Lease]:
+        return [lease for lease in self.book.active() if lease.node == node.url]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
@@ -43,6 +45,11 @@ class AllocateBody(Body):
     env: Variables = {}
     network: bool = False
     limits: Annotated[dict[str, float | bool], Field(max_length=20)] = {}  # less than the node's own, never more
+
+    def fingerprint(self) -> str:
+        """The same for requests of the same sandbox; how long it is waited for and held does not count."""
+        asked = self.model_dump(exclude={"idempotency_key", "deadline_s", "wait_s", "ttl_s"})
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 class HeartbeatBody(Body):

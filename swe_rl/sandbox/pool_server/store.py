@@ -14,21 +14,42 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from swe_rl.errors import DataError
 from swe_rl.sandbox.pool_server.lease import Lease, LeaseState
 
 COLUMNS = [field.name for field in fields(Lease)]
+NODE_COLUMNS = "url TEXT PRIMARY KEY, capacity INTEGER, draining INTEGER NOT NULL, gone INTEGER NOT NULL"
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS nodes (url TEXT PRIMARY KEY, capacity INTEGER NOT NULL, draining INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS nodes ({NODE_COLUMNS});
 CREATE TABLE IF NOT EXISTS leases ({", ".join(f"{name} UNIQUE" if name == "allocate_key" else name for name in COLUMNS)},
     PRIMARY KEY (id));
 """
 SAVE_LEASE = f"INSERT OR REPLACE INTO leases ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-VERSION = 1
+VERSION = 2
+FROM_1 = f"""
+BEGIN;
+ALTER TABLE nodes RENAME TO nodes_1;
+CREATE TABLE nodes ({NODE_COLUMNS});
+INSERT INTO nodes SELECT url, capacity, draining, 0 FROM nodes_1;
+DROP TABLE nodes_1;
+ALTER TABLE leases ADD COLUMN request DEFAULT '';
+PRAGMA user_version=2;
+COMMIT;
+"""
 MAX_BATCH = 500
 Statement = tuple[str, tuple[object, ...]]
+
+
+class NodeRow(NamedTuple):
+    """What the disk knows of a node that has ever joined."""
+
+    url: str
+    capacity: int | None  # None: whatever the server's default is
+    draining: bool
+    gone: bool  # it was taken out, and stays out where it is still on the server's own list
 
 
 class Store:
@@ -41,8 +62,8 @@ class Store:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def open(self) -> tuple[list[Lease], dict[str, tuple[int, bool]]]:
-        """Open or make the file, start the writer; returns all leases and nodes {url: (capacity, draining)}.
+    def open(self) -> tuple[list[Lease], list[NodeRow]]:
+        """Open or make the file (or bring an older one up to date), start the writer; returns all leases and nodes.
 
         Raises DataError where the file is no book of this version or another pool server holds it.
         """
@@ -53,14 +74,17 @@ class Store:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=NORMAL")
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, VERSION):
+            if version not in (0, 1, VERSION):
                 raise DataError(f"{self.path}: written by another version ({version}, this is {VERSION})")
+            if version == 1:
+                database.executescript(FROM_1)
             database.executescript(SCHEMA)
             database.execute(f"PRAGMA user_version={VERSION}")
             database.execute("INSERT OR IGNORE INTO meta VALUES ('pool_id', ?)", (uuid.uuid4().hex[:12],))
             self.pool_id = self.pool_id or database.execute("SELECT value FROM meta WHERE name='pool_id'").fetchone()[0]
             leases = [_lease(row) for row in database.execute(f"SELECT {', '.join(COLUMNS)} FROM leases")]
-            nodes = {url: (capacity, bool(drain)) for url, capacity, drain in database.execute("SELECT * FROM nodes")}
+            rows = database.execute("SELECT url, capacity, draining, gone FROM nodes")
+            nodes = [NodeRow(url, capacity, bool(draining), bool(gone)) for url, capacity, draining, gone in rows]
         except sqlite3.Error as error:
             raise DataError(f"{self.path}: {error} (does another pool server use this file?)") from error
         self._loop = asyncio.get_running_loop()
@@ -78,8 +102,8 @@ class Store:
     async def save(self, *leases: Lease) -> None:
         await self.execute([(SAVE_LEASE, _row(lease)) for lease in leases])
 
-    async def save_node(self, url: str, capacity: int, draining: bool) -> None:
-        await self.execute([("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?)", (url, capacity, int(draining)))])
+    async def save_node(self, node: NodeRow) -> None:
+        await self.execute([("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", tuple(node))])
 
     async def delete_node(self, url: str) -> None:
         await self.execute([("DELETE FROM nodes WHERE url=?", (url,))])

@@ -1,0 +1,158 @@
+"""Which nodes a restarted server has, with how many places, and what becomes of leases on a node that is taken out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_rl.sandbox.pool_server.store import Statement
+from tests.pool.conftest import RunningPool, until
+
+BOOK_OF_VERSION_1 = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE nodes (url TEXT PRIMARY KEY, capacity INTEGER NOT NULL, draining INTEGER NOT NULL);
+CREATE TABLE leases (id, allocate_key UNIQUE, run, instance_id, image, node, container_id, state, reason, created_at,
+    changed_at, expires_at, deadline_at, ttl, claimed, PRIMARY KEY (id));
+INSERT INTO meta VALUES ('pool_id', 'older-pool');
+PRAGMA user_version=1;
+"""
+
+
+def capacities(pool: RunningPool) -> dict[str, int]:
+    return {url: node.capacity for url, node in pool.pool.fleet.nodes.items()}
+
+
+async def test_the_default_capacity_can_be_changed_by_a_restart(nodes, pools) -> None:
+    listed, joined = await nodes(), await nodes()
+    pool = await pools(listed.url, capacity=30)
+    await pool.post("/nodes", url=joined.url, capacity=3)
+    await pool.post("/nodes/drain", url=listed.url)
+    await pool.restart(listed.url, capacity=10)
+    assert capacities(pool) == {listed.url: 10, joined.url: 3}
+    assert pool.pool.fleet.nodes[listed.url].draining
+
+
+async def test_a_node_that_left_stays_out_although_it_is_listed(nodes, pools, caplog: pytest.LogCaptureFixture) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    await pool.post("/nodes", url=node.url, capacity=3)
+    assert (await pool.post("/nodes/leave", url=node.url))[0] == 200
+    with caplog.at_level(logging.WARNING):
+        await pool.restart(node.url + "/")
+    assert capacities(pool) == {} and f"node {node.url} was taken out" in caplog.text
+    assert (await pool.post("/nodes", url=node.url))[1]["capacity"] == 15, "it joins afresh"
+    await pool.restart(node.url)
+    assert (await pool.allocate("1"))[1]["node"] == node.url
+
+
+async def test_a_node_that_left_the_list_too_may_be_listed_again(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    await pool.post("/nodes/leave", url=node.url)
+    await pool.restart()
+    await pool.restart(node.url)
+    assert list(capacities(pool)) == [node.url]
+
+
+async def test_a_book_of_the_version_before_is_taken_over(nodes, pools, tmp_path: Path) -> None:
+    node = await nodes()
+    now = time.time()
+    lease = (
+        "lease-1",
+        "key-1-00",
+        "default",
+        "",
+        "img",
+        node.url,
+        "c1",
+        "open",
+        "",
+        now,
+        now,
+        now,
+        now + 500,
+        120.0,
+        1,
+    )
+    with sqlite3.connect(tmp_path / "pool0.sqlite3") as database:
+        database.executescript(BOOK_OF_VERSION_1)
+        database.execute(f"INSERT INTO leases VALUES ({', '.join('?' * len(lease))})", lease)
+        database.execute("INSERT INTO nodes VALUES (?, 30, 0)", (node.url,))
+    database.close()
+    node.containers["c1"] = {
+        "labels": {"swe-rl.pool": "older-pool", "swe-rl.lease": "lease-1"},
+        "name": "swe-rl-lease-1",
+    }
+    pool = await pools()
+    assert capacities(pool) == {node.url: 30}
+    assert (await pool.allocate("1"))[1]["lease_id"] == "lease-1"
+    assert (await pool.allocate("2"))[0] == 200
+    await pool.restart()
+    assert len(pool.pool.book.active()) == 2 and len(node.containers) == 2
+
+
+async def test_a_server_killed_while_a_node_left_frees_its_leases(nodes, pools) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    _, lease = await pool.allocate("1")
+    await pool.stop()
+    with sqlite3.connect(pool.settings.database) as database:
+        database.execute("UPDATE nodes SET gone=1")
+    database.close()
+    await pool.start(node.url)
+    assert pool.pool.book.active() == []
+    assert "taken out" in (await pool.post("/heartbeat", lease_id=lease["lease_id"]))[1]["gone"][lease["lease_id"]]
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`slow_disk(pool)`: writes about nodes wait for the event `.written`; `.asked` says that one has come."""
+
+    class Slow:
+        def __init__(self, pool: RunningPool) -> None:
+            self.asked, self.written = asyncio.Event(), asyncio.Event()
+            self._execute = pool.pool.store.execute
+            monkeypatch.setattr(pool.pool.store, "execute", self.execute)
+
+        async def execute(self, statements: Iterable[Statement]) -> None:
+            statements = list(statements)
+            if any("nodes" in sql for sql, _ in statements):
+                self.asked.set()
+                await self.written.wait()
+            await self._execute(statements)
+
+    return Slow
+
+
+async def test_no_lease_is_placed_on_a_node_that_is_leaving(nodes, pools, slow_disk) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    await until(lambda: pool.pool.fleet.free_slots() == 15)
+    disk = slow_disk(pool)
+    leaving = asyncio.create_task(pool.post("/nodes/leave", url=node.url))
+    await disk.asked.wait()
+    assert (await pool.allocate("1", wait_s=0.2))[0] == 503
+    disk.written.set()
+    assert (await leaving)[0] == 200
+    assert pool.pool.book.active() == [] and node.creates == 0
+
+
+async def test_a_forced_leave_whose_caller_hangs_up_is_done_to_its_end(nodes, pools, slow_disk) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    await pool.allocate("1")
+    disk = slow_disk(pool)
+    leaving = asyncio.create_task(pool.post("/nodes/leave", url=node.url, force=True))
+    await disk.asked.wait()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert (await pool.post("/heartbeat"))[0] == 200  # the server has heard of it: one loop serves both connections
+    disk.written.set()
+    await until(lambda: capacities(pool) == {} and pool.pool.book.active() == [])
