@@ -28,7 +28,7 @@ from swe_rl.tasks.load import load_tasks
 from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoint
 from swe_rl.trainer.errors import TrainingCollapsed
 from swe_rl.trainer.guard.recovery import Recovery
-from swe_rl.trainer.guard.watch import Alarm
+from swe_rl.trainer.guard.watch import HELD_OUT, Alarm
 from swe_rl.types import Task
 
 
@@ -71,6 +71,7 @@ class Driver:
         self.step = 0
         self.totals = Totals()
         self.recovery = Recovery(config, session.trainer)
+        self.suspicious = False  # whether the guard found the last step odd
         self.version_offset = 0
         # The version that the engines serve: at first the weights that they loaded when this run started them. What engines
         # that were running already hold, nobody knows.
@@ -93,21 +94,22 @@ class Driver:
             call = self.sample() if ahead else None
             metrics = self.update(batch)
             if alarm := self.judge(batch, metrics, sampled_after):
-                self.roll_back(alarm, batch, call)
+                self.roll_back(alarm, batch.data_state, call)
                 call = None
             elif call is not None:
                 self.wait(call)  # one step ahead and no more: weights change between rollouts, never inside them
             self.push_weights()
             self.totals.seconds_training += time.monotonic() - started
+            if alarm is None and call is None and self.finished() and (alarm := self.recovery.guard.doubt()):
+                self.roll_back(alarm, batch.data_state, None)  # the end: no further step will tell
             if alarm is None and (self.step % self.config.save_interval == 0 or self.finished()):
-                self.save(batch)
+                self.save(batch.data_state)
             if self.config.eval_interval and self.step % self.config.eval_interval == 0 and not self.finished():
                 self.evaluate(f"step-{self.step}")
             if call is None and not self.finished():
                 call = self.sample()
-            elif call is None and (alarm := self.recovery.guard.doubt()):  # the end: no further step will tell
-                self.roll_back(alarm, batch, None)
         self.evaluate("after")
+        self.look_at_the_outcome()
         self.finish()
         if self.collapsed:
             last = self.totals.rollbacks[-1]
@@ -193,13 +195,37 @@ class Driver:
     def judge(self, batch: RolloutBatch, metrics: dict[str, float], sampled_after: int) -> Alarm | None:
         """What the guard says of the weights after step `sampled_after`, which sampled the batch."""
         alarm = self.recovery.judge(self.step, batch.metrics, metrics, sampled_after=sampled_after)
+        suspicion = None if alarm else self.recovery.guard.suspicion()
+        if suspicion and not self.suspicious:
+            self.display.say(f"guard: {suspicion}; that may be chance, the next steps will tell")
+        self.suspicious = suspicion is not None
         self.log.log("guard", self.step, self.recovery.guard.metrics() | {"rollbacks": len(self.totals.rollbacks)})
         return alarm
 
-    def roll_back(self, alarm: Alarm, batch: RolloutBatch, ahead: RolloutCall | None) -> None:
+    def look_at_the_outcome(self) -> None:
+        """Go back where the trained policy is clearly worse than the first one was: a step's few tasks cannot show a collapse
+        in the last steps, the held-out ones can. What it was worth then stays beside as `after-collapsed`."""
+        if self.collapsed or (self.totals.rollbacks and self.totals.rollbacks[-1]["reason"] == HELD_OUT):
+            return
+        before, after = (self.run.evaluation(label) for label in ("before", "after"))
+        if not (before.exists() and after.exists()):
+            return
+        alarm = self.recovery.guard.judge_outcome(self.step, read_json(before), read_json(after))
+        if alarm is None:
+            return
+        for attempts in self.run.attempts.glob("eval-after*"):
+            attempts.rename(attempts.with_name(attempts.name.replace("after", "after-collapsed", 1)))
+        after.replace(
+            self.run.evaluation("after-collapsed")
+        )  # before the rest, so that a kill from here on loses nothing
+        self.roll_back(alarm, self.rollouts.state_dict(), None)
+        self.evaluate("after")
+
+    def roll_back(self, alarm: Alarm, trained: dict[str, Any], ahead: RolloutCall | None) -> None:
         """Restore the last good policy under a new weight version; the data go on behind all that was sampled.
 
-        ahead: the rollout that the collapsed policy had begun; it is dropped.
+        trained: the data's position after the last step that was trained on. ahead: the rollout that the collapsed policy
+        had begun; it is dropped.
         """
         if ahead is not None:
             ahead.abandon()
@@ -207,10 +233,9 @@ class Driver:
         event = self.recovery.restore(alarm)
         self.version_offset += version + 1 - self.version
         event |= {
-            "dropped_groups": position["groups"] - batch.data_state["groups"],
+            "dropped_groups": position["groups"] - trained["groups"],
             "weight_version": self.version,
         }
-        batch.data_state = position
         self.totals.optimizer_steps = self.trainer.optimizer_steps
         self.totals.rollbacks.append(event)
         self.log.log("rollback", self.step, event)
@@ -219,7 +244,7 @@ class Driver:
             f"(return {len(self.totals.rollbacks)}, at most {self.config.guard_max_rollbacks})"
         )
         self.push_weights()
-        self.save(batch, restored=True)
+        self.save(position, restored=True)
 
     @property
     def version(self) -> int:
@@ -240,12 +265,12 @@ class Driver:
         self.totals.spend("push_weights", time.monotonic() - started)
         self.log.log("push", self.step, {"seconds": time.monotonic() - started, "weight_version": version})
 
-    def save(self, batch: RolloutBatch, *, restored: bool = False) -> None:
-        """A checkpoint from which the next step continues exactly; it holds the data position after this batch."""
+    def save(self, data: dict[str, Any], *, restored: bool = False) -> None:
+        """A checkpoint from which the next step continues exactly, with the data's position."""
         state = {
             "step": self.step,
             "totals": self.totals.to_dict(),
-            "data": batch.data_state,
+            "data": data,
             "seed": self.config.seed,
             "version_offset": self.version_offset,
             "guard": self.recovery.state_dict(),

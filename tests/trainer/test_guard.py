@@ -137,6 +137,41 @@ def test_a_last_step_a_little_outside_is_no_collapse(entropy):
     assert not guard.content and guard.doubt() is None
 
 
+def test_what_may_be_chance_is_said_and_no_alarm():
+    rng, guard = np.random.default_rng(0), Guard(Config())
+    assert first_alarm(guard, [step_of(rng, 0.3) for _ in range(11)]) is None and guard.suspicion() is None
+    mean = guard.accuracy.mean
+    odd = {"resolve_rate": 0.076, "groups": 18.0, "entropy": 0.15}
+    assert guard.judge(12, odd, {}) is None
+    suspicion = guard.suspicion()
+    assert suspicion is not None and (suspicion.reason, suspicion.step) == ("accuracy", 12)
+    assert suspicion.value == pytest.approx(0.076) and suspicion.low == pytest.approx(0.5 * mean)
+    assert guard.judge(13, {**odd, "resolve_rate": 0.6}, {}) is None and guard.suspicion() is None
+    assert guard.judge(14, {**odd, "resolve_rate": 0.3, "entropy": 0.9}, {}) is None
+    suspicion = guard.suspicion()
+    assert suspicion is not None and suspicion.reason == "entropy"
+    off = Guard(Config(guard=False))
+    assert first_alarm(off, [step_of(rng, 0.3), *(step_of(rng, 0.0, entropy=5.0) for _ in range(5))]) is None
+    assert off.suspicion() is None
+
+
+def test_the_outcome_is_judged_by_intervals():
+    def rate(value: float, high: float) -> dict[str, object]:
+        return {"resolve_rate": value, "ci95": [0.0, high]}
+
+    guard = Guard(Config())
+    alarm = guard.judge_outcome(12, rate(0.274, 0.35), rate(0.058, 0.085))
+    assert alarm is not None and alarm.to_dict() == {
+        "step": 12,
+        "reason": "held-out accuracy",
+        "value": 0.058,
+        "band": [0.137, None],
+    }
+    assert guard.judge_outcome(12, rate(0.274, 0.35), rate(0.10, 0.14)) is None  # may be half of it by chance
+    assert guard.judge_outcome(12, rate(0.0, 0.02), rate(0.0, 0.02)) is None
+    assert Guard(Config(guard=False)).judge_outcome(12, rate(0.274, 0.35), rate(0.0, 0.02)) is None
+
+
 def test_steps_without_training_are_judged_by_what_they_have():
     guard = Guard(Config(guard_min_steps=3))
     quiet = {"resolve_rate": 0.5, "groups": 12.0, "entropy": 0.1}

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
@@ -58,6 +60,23 @@ def test_resolved_attempts_hold_a_patch_that_git_reads(run: Path) -> None:
             ["git", "apply", "--numstat", attempt / "patch.diff"], capture_output=True, text=True, check=True
         )
         assert stat.stdout.strip()
+
+
+@pytest.mark.slow
+def test_a_policy_that_the_last_step_destroyed_is_not_what_a_run_leaves(tmp_path: Path) -> None:
+    """One step at a rate that no policy survives: only the evaluation after it can tell."""
+    flags = ("--num-rollout", "1", "--lr", "1", "--lr-warmup-iters", "0", "--eval-attempts", "126")
+    said = shell("scripts/quickstart.sh", "--quick", *flags, "--sandbox", "bubblewrap", out=tmp_path)
+    assert "guard: held-out accuracy is" in said and "back to the weights after step 0" in said
+    run = (tmp_path / "quickstart" / "latest").resolve()
+    summary = json.loads((run / "summary.json").read_text())
+    collapsed = json.loads((run / "evaluations" / "after-collapsed.json").read_text())
+    (rollback,) = summary["rollbacks"]
+    assert (rollback["reason"], rollback["back_to"], rollback["undone_optimizer_steps"]) == ("held-out accuracy", 0, 1)
+    assert collapsed["ci95"][1] < summary["before"]["resolve_rate"] / 2 <= summary["after"]["resolve_rate"]
+    assert (run / "attempts" / "eval-after-collapsed").is_dir() and (run / "attempts" / "eval-after").is_dir()
+    before, after = (load_file(f / "model.safetensors") for f in (ROOT / "data" / "quickstart" / "policy", run / "hf"))
+    assert all(torch.equal(after[name].float(), before[name].float()) for name in after)
 
 
 def test_the_export_evaluates_to_the_same_greedy_rate(run: Path, tmp_path: Path) -> None:

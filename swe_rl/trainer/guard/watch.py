@@ -15,6 +15,7 @@ from swe_rl.trainer.guard.accuracy import AccuracyWatch
 from swe_rl.trainer.guard.band import BandWatch
 
 ENTROPY_FLOOR = 0.005  # nats a token: a policy that is this sure may become surer
+HELD_OUT = "held-out accuracy"
 DOUBT = math.log(100.0)  # evidence that is enough at the end of a run, when no further step can add to it
 
 
@@ -23,7 +24,7 @@ class Alarm:
     """Which number left its band, after which step. A bound that is None does not exist."""
 
     step: int
-    reason: str  # "accuracy", "entropy" or "logprob_diff"
+    reason: str  # "accuracy", "entropy", "logprob_diff" or HELD_OUT
     value: float
     low: float | None
     high: float | None
@@ -83,6 +84,27 @@ class Guard:
         One step outside is enough where it is far outside; a step of few tasks may well be a little.
         """
         return self._alarm(DOUBT, last=True)
+
+    def suspicion(self) -> Alarm | None:
+        """What was outside its bounds in the last step and may still be chance."""
+        if not self.settings.guard or self.steps < self.settings.guard_min_steps:
+            return None
+        for name, watch in (("entropy", self.entropy), ("logprob_diff", self.logprob_diff)):
+            if watch.outside and watch.value is not None:
+                return Alarm(self._step, name, watch.value, watch.low, watch.high)
+        if self.accuracy.convinced(0.0):
+            return Alarm(self._step, "accuracy", self.accuracy.rate or 0.0, self.accuracy.low, None)
+        return None
+
+    def judge_outcome(self, step: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> Alarm | None:
+        """An alarm where training has cost the policy `guard_accuracy_factor` of its held-out rate beyond doubt.
+
+        before, after: evaluations on the same tasks, with `resolve_rate` and `ci95`.
+        """
+        low = self.settings.guard_accuracy_factor * float(before["resolve_rate"])
+        if not self.settings.guard or float(after["ci95"][1]) >= low:
+            return None
+        return Alarm(step, HELD_OUT, float(after["resolve_rate"]), low, None)
 
     @property
     def content(self) -> bool:
