@@ -170,7 +170,8 @@ async def test_the_store_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ["--cpus", "0.001"],
         ["--pids", "3"],
         ["--disk-low", "0.9"],
-        ["--memory-mb", "0"],
+        ["--memory-mb", "5"],
+        ["--shm-mb", "0"],
         ["--docker-host", "x"],
     ],
 )

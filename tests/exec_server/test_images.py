@@ -130,7 +130,7 @@ async def test_an_image_pulled_by_its_digest_can_be_used_and_evicted(
 
 
 async def test_create_pulls_what_is_missing_and_says_while_it_lasts(server: ExecServer) -> None:
-    name = f"{uuid.uuid4().hex}/a:1"
+    name = f"devcontainers/storage/{uuid.uuid4().hex}:1"  # words that the engine's other errors hold
     async with Registry(name) as registry:
         registry.gate.clear()
         image = f"{registry.host}/{name}"

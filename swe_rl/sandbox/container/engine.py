@@ -36,7 +36,7 @@ def typed_errors(what: str) -> Iterator[None]:
         message = f"{what}: {error.message}"
         if error.status == 900:
             raise EngineUnavailable(message) from error
-        if error.status == 404 and "image" in error.message.lower() and "container" not in error.message.lower():
+        if error.status == 404 and _of_an_image(error.message):
             raise ImageMissing(message) from error
         if error.status == 404:
             raise ContainerGone(message) from error
@@ -45,6 +45,11 @@ def typed_errors(what: str) -> Iterator[None]:
         raise EngineUnavailable(f"{what}: the engine did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
         raise EngineUnavailable(f"{what}: {error or type(error).__name__}") from error
+
+
+def _of_an_image(message: str) -> bool:
+    """Whether a 404 is an image's: Docker's words, then Podman's. Names in it may hold any word, "container" too."""
+    return message.lower().startswith("no such image") or message.lower().endswith("image not known")
 
 
 def podman_ulimits() -> list[dict[str, Any]]:
@@ -74,6 +79,7 @@ class Engine:
         self.program = ""  # the compiled supervisor, a file that the engine can mount; "" = the script serves
         self.program_refused = 0  # containers in a row that it did not start in
         self._ulimits: list[dict[str, Any]] | None = None
+        self._cpus = 0  # processors of its machine; 0 = not asked yet
 
     @property
     def docker(self) -> Docker:
@@ -99,15 +105,22 @@ class Engine:
             return dict(await self.docker.system.info())
 
     async def create(self, config: dict[str, Any], name: str | None) -> str:
-        """Create a container and return its id. A storage driver without quota is remembered. Raises as `typed_errors`."""
-        with typed_errors(f"create from {config['Image']}"):
+        """Create a container and return its id. A storage driver without quota is remembered. Raises as `typed_errors`.
+
+        More processors than the machine has are asked for as all of them: Docker refuses more.
+        """
+        what = f"create from {config['Image']}"
+        with typed_errors(what):
             if ulimits := await self._needed_ulimits():
                 config["HostConfig"]["Ulimits"] = ulimits
+            config["HostConfig"]["NanoCpus"] = min(config["HostConfig"]["NanoCpus"], await self._processors() * 10**9)
             async with self.turns:
                 try:
                     container = await self.docker.containers.create(config, name=name)
                     self.disk_quota = "StorageOpt" in config["HostConfig"]
                 except DockerError as error:
+                    if error.status == 404:  # nothing else that a container is made of can be missing
+                        raise ImageMissing(f"{what}: {error.message}") from error
                     if "StorageOpt" not in config["HostConfig"] or "storage" not in error.message.lower():
                         raise
                     self.disk_quota = False
@@ -122,6 +135,11 @@ class Engine:
             podman = any(part.get("Name") == "Podman Engine" for part in parts)
             self._ulimits = podman_ulimits() if podman else []
         return self._ulimits
+
+    async def _processors(self) -> int:
+        """Of the engine's machine; more than any has where it does not say."""
+        self._cpus = self._cpus or int((await self.docker.system.info()).get("NCPU") or 10**6)
+        return self._cpus
 
     async def start(self, container_id: str) -> None:
         with typed_errors(f"start {container_id[:12]}"):

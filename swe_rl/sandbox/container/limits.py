@@ -11,7 +11,8 @@ from swe_rl.sandbox.container.errors import LimitRefused
 SUPERVISOR_FOLDER = "/run/swe-rl"
 SUPERVISOR_PROGRAM = f"{SUPERVISOR_FOLDER}/supervisor"
 MIB = 1024 * 1024
-LEAST_CPUS = 0.01  # less is no limit at all to the engine
+# Less is no limit at all to the engine (cpus), is refused by it (memory), or leaves the supervisor no room (pids).
+LEAST = {"memory_mb": 6, "cpus": 0.01, "pids": 32, "disk_mb": 1, "shm_mb": 1}
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,10 @@ class Limits:
             if isinstance(bound, bool):
                 if not isinstance(value, bool) or value > bound:
                     raise LimitRefused(f"limits.{name}={value!r}: this server allows {bound} (see --allow-network)")
-            elif not _number(value) or not _least(bound) <= value <= bound:
-                raise LimitRefused(f"limits.{name}={value!r}: must be a number from {_least(bound)} to {bound}")
+            elif not _number(value) or not LEAST[name] <= value <= bound:
+                raise LimitRefused(f"limits.{name}={value!r}: must be a number from {LEAST[name]} to {bound}")
             values[name] = value if isinstance(bound, bool) else type(bound)(value)
         return dataclasses.replace(self, **values)
-
-
-def _least(bound: float) -> float:
-    return LEAST_CPUS if isinstance(bound, float) else 1
 
 
 def _number(value: Any) -> bool:

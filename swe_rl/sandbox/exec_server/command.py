@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from swe_rl.errors import UsageError
-from swe_rl.sandbox.container.limits import LEAST_CPUS, Limits
+from swe_rl.sandbox.container.limits import LEAST, Limits
 from swe_rl.sandbox.exec_server.serving import exec_server
 from swe_rl.sandbox.exec_server.settings import ExecSettings
 from swe_rl.sandbox.server import process
@@ -70,23 +70,12 @@ def main(argv: list[str]) -> int:
 
 def settings_of(flags: argparse.Namespace, token: str) -> ExecSettings:
     """Checked settings. Raises UsageError naming the flag."""
-    for name in (
-        "memory_mb",
-        "cpus",
-        "pids",
-        "disk_mb",
-        "shm_mb",
-        "parallel",
-        "pull_timeout",
-        "max_age",
-        "watch_interval",
-    ):
+    for name in ("parallel", "pull_timeout", "max_age", "watch_interval"):
         if not getattr(flags, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(flags, name)}: must be above 0")
-    if flags.cpus < LEAST_CPUS:
-        raise UsageError(f"--cpus {flags.cpus}: at least {LEAST_CPUS}")
-    if flags.pids < 32:
-        raise UsageError(f"--pids {flags.pids}: at least 32, the supervisor needs some itself")
+    for name, least in LEAST.items():
+        if not getattr(flags, name) >= least:
+            raise UsageError(f"--{name.replace('_', '-')} {getattr(flags, name)}: must be at least {least}")
     if not 0 < flags.disk_low <= flags.disk_high <= 1:
         raise UsageError("--disk-low and --disk-high: fractions with 0 < low <= high <= 1")
     return ExecSettings(
