@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from swe_rl.config.check import check_sizes
+from swe_rl.config.load import load_config
+
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ("scripts/quickstart.sh", "eval/eval_quickstart.sh")
 
@@ -48,13 +51,28 @@ def test_the_tiny_policy_stays_on_the_cpu(checkout: Path) -> None:
     assert run(checkout, "--hf-checkpoint", "m", gpus=1) == f"{plain} --hf-checkpoint m"
 
 
-@pytest.mark.parametrize("words", [("--hf-checkpoint", "m"), ("--hf-checkpoint=m",)])
-def test_a_real_model_gets_the_gpus(checkout: Path, words: tuple[str, ...]) -> None:
-    made = run(checkout, *words, "--actor-num-gpus-per-node", "2", gpus=5)
-    assert made == (
-        "export/quickstart: train --config scripts/quickstart.yaml --engine sglang --dtype bfloat16 --num-gpus-per-node 5 "
-        f"--actor-num-gpus-per-node 2 --rollout-num-gpus 3 {' '.join(words)} --actor-num-gpus-per-node 2"
+@pytest.mark.parametrize("words", ["--hf-checkpoint m", "--hf-checkpoint=m", ""])
+def test_a_real_model_gets_the_gpus(checkout: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    if not words:
+        monkeypatch.setenv("HF_CKPT", "m")
+    made = run(checkout, *words.split(), "--actor-num-gpus-per-node", "2", gpus=5)
+    assert (
+        made.split()
+        == (
+            "export/quickstart: train --config scripts/quickstart.yaml --config scripts/quickstart_model.yaml --engine sglang "
+            f"--dtype bfloat16 --num-gpus-per-node 5 --actor-num-gpus-per-node 2 --rollout-num-gpus 3 {words} "
+            "--actor-num-gpus-per-node 2"
+        ).split()
     )
+
+
+def test_the_settings_of_a_quickstart() -> None:
+    tiny = load_config([f"--config={ROOT}/scripts/quickstart.yaml"], environ={}).config
+    real = load_config([f"--config={ROOT}/scripts/quickstart{part}.yaml" for part in ("", "_model")], environ={}).config
+    assert tiny.save_interval == 1, "an interruption costs one step"
+    assert (tiny.swe_agent_config, real.swe_agent_config) == ("quickstart", "swebench")
+    check_sizes(tiny)
+    check_sizes(real)
 
 
 def test_the_evaluation_looks_where_the_quickstart_exports(checkout: Path) -> None:
