@@ -55,3 +55,6 @@ class Heartbeat:
             sandbox = self._sandboxes.pop(lease_id, None)
             if sandbox is not None:
                 sandbox.lost(str(reason))
+        silent = (answer.get("silent") or {}).items()
+        known = [(self._sandboxes[lease_id], str(reason)) for lease_id, reason in silent if lease_id in self._sandboxes]
+        await asyncio.gather(*(sandbox.node_silent(reason) for sandbox, reason in known))

@@ -16,6 +16,7 @@ class Route:
     base: str
     prefix: str
     identity: dict[str, str]
+    probe: str = ""  # URL at which the node says that it lives; "" where only the pool reaches it
 
     def url(self, name: str) -> str:
         """`name`: exec, diff, evaluate, upload, download."""
@@ -27,4 +28,4 @@ def through_pool(pool_url: str, lease_id: str) -> Route:
 
 
 def direct(node_url: str, container_id: str) -> Route:
-    return Route(node_url, "/container", {"container_id": container_id})
+    return Route(node_url, "/container", {"container_id": container_id}, f"{node_url}/healthz")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from swe_rl.types import ExecResult
 
 log = logging.getLogger(__name__)
 NODE_LOST_SECONDS = 25.0  # silence after which a node counts as lost; an exec server restarts in less
+PROBE_SECONDS = 5.0  # for a node that may be silent
 TRANSFER_SECONDS = 300.0
 CLOSE_SECONDS = 60.0
 LONGEST_SECONDS = 86400.0
@@ -43,11 +45,27 @@ class PoolSandbox:
         self._route, self._caller, self._close_lease = route, caller, close_lease
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._closing: asyncio.Task[None] | None = None
+        self._calls: dict[
+            asyncio.Future[str], float
+        ] = {}  # one for each call under way: set, it ends; since when it waits
 
     def lost(self, reason: str) -> None:
         """The pool says that the lease has ended: commands under way and later ones fail with this reason."""
         if not self._lost.done():
             self._lost.set_result(reason)
+
+    async def node_silent(self, reason: str) -> None:
+        """The pool hears nothing from the node: calls that have waited long fail with this reason, later ones try anew.
+
+        Without it they would wait for their whole timeout: a machine that lost power or its network cuts no connection.
+        """
+        since = time.monotonic() - NODE_LOST_SECONDS
+        waiting = [call for call, began in self._calls.items() if began < since]
+        probe = self._route.probe  # it may be the pool that is cut off, not we
+        if waiting and not (probe and await self._caller.answers(probe, within=PROBE_SECONDS)):
+            for call in waiting:
+                if not call.done():
+                    call.set_result(reason)
 
     async def exec(
         self,
@@ -129,19 +147,23 @@ class PoolSandbox:
         return await self._unless_lost(request)
 
     async def _unless_lost(self, request: Awaitable[T]) -> T:
-        """The request's result, or SandboxError as soon as the lease is known to be gone."""
+        """The request's result, or SandboxError as soon as the lease is known to be gone or the node to be silent."""
         task = asyncio.ensure_future(request)
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._calls[ended] = time.monotonic()
         try:
-            waiting: set[asyncio.Future[Any]] = {task, self._lost}
+            waiting: set[asyncio.Future[Any]] = {task, self._lost, ended}
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise SandboxError(f"sandbox of lease {self.lease_id} is gone: {self._lost.result()}")
+                reason = (self._lost if self._lost.done() else ended).result()
+                raise SandboxError(f"sandbox of lease {self.lease_id} is gone: {reason}")
             return task.result()
         except ServerRefusal as refused:
             if refused.status == 410:
                 self.lost(str(refused))
             raise
         finally:
+            del self._calls[ended]
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

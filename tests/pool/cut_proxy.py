@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections when told: what a broken network looks like from both sides."""
+"""A TCP proxy that cuts or silences connections when told: what a broken network looks like from both sides."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import contextlib
 
 
 class CutProxy:
-    """Forwards to (host, port). `cut()` aborts every open connection at once, answers under way included."""
+    """Forwards to (host, port). `cut()` aborts every open connection at once, answers under way included.
+
+    While `silent` is true everything is taken and nothing passed on: a machine without power behind a switch.
+    """
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._target = (host, port)
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.cuts = 0
+        self.silent = False
 
     async def start(self) -> CutProxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -45,8 +49,8 @@ class CutProxy:
         try:
             back, target = await asyncio.open_connection(*self._target)
             self._open.add(target)
-            one = asyncio.create_task(_pump(reader, target))
-            two = asyncio.create_task(_pump(back, writer))
+            one = asyncio.create_task(self._pump(reader, target))
+            two = asyncio.create_task(self._pump(back, writer))
             await asyncio.wait({one, two}, return_when=asyncio.FIRST_COMPLETED)
             for pump in (one, two):
                 pump.cancel()
@@ -60,9 +64,9 @@ class CutProxy:
                     side.transport.abort()
             self._tasks.discard(task)
 
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                if not self.silent:
+                    writer.write(data)
+                    await writer.drain()

@@ -87,6 +87,12 @@ class Fleet:
             raise PoolFault("node_unknown", f"no node {url} in this pool; it has {', '.join(self.nodes) or 'none'}")
         return node
 
+    def silence(self, url: str) -> float:
+        """Seconds for which a quarantined node has answered nothing; 0 for one that is only slow or sends errors."""
+        node, unheard = self.nodes.get(url), self._api.unheard(url)
+        silent = node is not None and not node.health.healthy and unheard > self._settings.silent_after
+        return unheard if silent else 0.0
+
     def failed(self, url: str, error: str) -> None:
         """A request went without answer: look at the node now. A burst of lost requests is one failure, not many."""
         node = self.nodes.get(url)

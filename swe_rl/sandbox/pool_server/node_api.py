@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,11 @@ class NodeApi:
     def __init__(self, token: str) -> None:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
+        self._heard: dict[str, float] = {}  # node: time.monotonic() of its last answer, or of the first request to it
+
+    def unheard(self, node: str) -> float:
+        """Seconds since the node answered anything at all, an error too."""
+        return time.monotonic() - self._heard.get(node, time.monotonic())
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -71,6 +77,7 @@ class NodeApi:
         """
         bounds = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
         headers = {"Content-Type": content_type} if body is not None else {}
+        self._heard.setdefault(node, time.monotonic())
         for last in (False, True):
             try:
                 async with self.session.request(
@@ -82,6 +89,7 @@ class NodeApi:
                     timeout=bounds,
                     allow_redirects=False,
                 ) as response:
+                    self._heard[node] = time.monotonic()
                     return Answer(response.status, await _bounded(response), response.content_type)
             except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
                 if last:

@@ -116,10 +116,14 @@ class Pool:
         return lease
 
     def heartbeat(self, body: HeartbeatBody) -> dict[str, Any]:
-        """Renew leases; those that have ended come back under `gone` with the reason."""
+        """Renew leases; those that have ended come back under `gone` with the reason.
+
+        Under `silent` are those that are held on although their node does not answer at all, with the reason.
+        """
         now = time.time()
         alive: dict[str, float] = {}
         gone: dict[str, str] = {}
+        silent: dict[str, str] = {}
         asked: dict[str, float | None] = {**body.leases, **({body.lease_id: None} if body.lease_id else {})}
         for lease_id, seconds_left in asked.items():
             try:
@@ -131,7 +135,9 @@ class Pool:
                 lease.deadline_at = now + seconds_left + self.settings.deadline_grace
             self.book.renew(lease)
             alive[lease_id] = round(lease.expires_at - now, 3)
-        return {"leases": alive, "gone": gone}
+            if silence := self.fleet.silence(lease.node):
+                silent[lease_id] = f"its node has not answered for {silence:.0f} s"
+        return {"ok": body.lease_id not in gone, "leases": alive, "gone": gone, "silent": silent}
 
     async def close(self, body: CloseBody) -> dict[str, Any]:
         """Close a lease and wait for its container to go; idempotent, also for leases that are long forgotten."""

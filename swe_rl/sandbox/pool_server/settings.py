@@ -19,6 +19,9 @@ class PoolSettings:
     fail_threshold: int = 3  # failures in a row that quarantine a node
     ok_threshold: int = 2  # successes in a row that bring it back
     max_backoff: float = 30.0  # longest pause between looks at a quarantined node
+    silent_after: float = (
+        25.0  # a quarantined node that answers nothing for so long is silent; exec servers restart in less
+    )
     tick_interval: float = 1.0  # expiry and retried destroys
     default_ttl: float = 120.0  # a lease without heartbeats lives this long
     deadline_grace: float = 60.0  # a lease may outlive its caller's deadline by this, to collect and close
