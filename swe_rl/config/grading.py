@@ -20,7 +20,7 @@ class GradingSettings(Area):
     swe_test_patch_policy_scope: Literal["eval_tests_only", "all_tests"] = setting(
         "eval_tests_only", "which test files the two policies mean: those the grader runs, or every test file"
     )
-    swe_max_patch_bytes: int = setting(5_000_000, "larger patches are rejected", ge=1)
+    swe_max_patch_bytes: int = setting(8_000_000, "larger patches are rejected", ge=1)
     reward_not_submitted: float = setting(
         1.0,
         "reward of a resolved attempt that ran into a limit instead of submitting; below 1 it pays to submit",

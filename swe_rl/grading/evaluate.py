@@ -15,7 +15,6 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
 from swe_rl.errors import InfraError
 from swe_rl.grading.evaluate_pytest import RUNNER_FILES, PytestPlan
@@ -28,7 +27,7 @@ from swe_rl.grading.graders_files import (
 )
 from swe_rl.grading.logs import ParsedLog, parse_log, parser_of, reads_pytest
 from swe_rl.grading.patch_files import plain_patch, split_patch
-from swe_rl.grading.patch_policy import PolicyResult, apply_policy
+from swe_rl.grading.patch_policy import PolicyResult
 from swe_rl.grading.report import judge
 from swe_rl.grading.script_layout import without_layout
 from swe_rl.grading.verdict import GradeResult
@@ -36,7 +35,7 @@ from swe_rl.sandbox.protocol import Sandbox
 from swe_rl.sandbox.starting_state import StartingStateError
 from swe_rl.tasks.eval_script import eval_script_for
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
-from swe_rl.types import Task, Verdict
+from swe_rl.types import ExecResult, Task, Verdict
 
 OUTPUT_LIMIT = 16 << 20
 END_CODES = range(30, 120)  # the shell's exit code at its own end, drawn for each grading: nothing else ends with it
@@ -56,19 +55,6 @@ _PYTEST = re.compile(r"(?:^|[;&|(]|-m)[ \t]*(?:\w+=\S*[ \t]+)*(?:\S*/)?py\.?test
 _PATH_ANEW = re.compile(r"\bPYTHONPATH=(?![^\s;&|]*\$\{?PYTHONPATH)")  # without the old value
 _OWN_ENVIRONMENT = re.compile(r"\b(?:tox|nox|sudo)\b|\benv\b.* -i\b")
 CONFTESTS = ":(glob)**/conftest.py"
-
-
-async def evaluate_in_sandbox(
-    task: Task, patch: bytes, sandbox: Sandbox, settings: GradingSettings, deadline: Deadline
-) -> GradeResult:
-    """Grade `patch` in `sandbox`, which must be fresh and is used up.
-
-    An empty patch is `no_patch` without any command. Raises SandboxError when the sandbox is lost.
-    """
-    policy = apply_policy(task, patch, settings)
-    if policy.verdict is not None:
-        return GradeResult(policy.verdict, policy.detail())
-    return await run_tests(task, policy, sandbox, deadline)
 
 
 async def run_tests(
@@ -91,11 +77,13 @@ async def run_tests(
         output_limit=OUTPUT_LIMIT,
     )
     grade = run.read(result.output, result.returncode, timed_out=result.timed_out)
+    seconds = run.stages(result)
     if grade.verdict is Verdict.TEST_TIMEOUT and available < entitled * SLACK:
         # Others took the time that the tests should have had: that says nothing about the patch.
         reason = f"what came before left the tests {available:.1f} s where they may take {entitled:.1f} s"
         grade = GradeResult(Verdict.INFRA_ERROR, {**grade.detail, "kind": "DeadlineExceeded", "reason": reason})
     grade.detail = {**policy.detail(), **grade.detail}
+    grade.seconds = seconds
     if result.truncated:
         grade.detail["output_truncated"] = True
     return grade
@@ -224,6 +212,16 @@ class _Run:
             # The shell came to its end: what it said there was lost on the way, which is nobody's verdict.
             raise InfraError(f"the end of the grader's output is missing: {log[-300:]!r}")
         return self._judge(log, int(code), "changed" in said, detail)
+
+    def stages(self, result: ExecResult) -> dict[str, float]:
+        """Seconds of "apply" (the patch and the graders' files) and of "tests", by the clock of the sandbox where it told."""
+        # A bash before version 5 tells whole seconds; the decimal point is that of the image's language.
+        times = re.search(rf"^{self.nonce} tests \d+ (\d+(?:[.,]\d+)?) (\d+(?:[.,]\d+)?)$", result.output, re.MULTILINE)
+        if times is None:
+            return {"apply": result.seconds}
+        began, ended = (float(text.replace(",", ".")) for text in times.groups())
+        apply = min(max(0.0, ended - began), result.seconds)
+        return {"apply": apply, "tests": result.seconds - apply}
 
     def _said(self, text: str) -> dict[str, str]:
         return dict(re.findall(rf"^{self.nonce} (\w+) ?(.*)$", text, re.MULTILINE))

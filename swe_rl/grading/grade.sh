@@ -9,6 +9,8 @@
 set +aeuC +o pipefail # whatever the image's start-up files say
 say() { printf '\n%s %s\n' "$N" "$*"; }
 stop() { say "$@"; rm -rf -- "$D"; exit "$END"; }
+clock() { echo "${EPOCHREALTIME:-$(date +%s)}"; } # the former only in bash 5
+began=$(clock)
 
 export GIT_NO_REPLACE_OBJECTS=1 GIT_OPTIONAL_LOCKS=0
 here=$PWD
@@ -18,6 +20,9 @@ rm -f -- "$D/secrets" "$D/bundle.tar"
 D=$here/$D
 g() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.safecrlf=false -c core.quotePath=false -c safe.directory='*' "$@"; }
 [ -n "$BASE" ] && g cat-file -e "$BASE^{commit}" 2>/dev/null || BASE=HEAD
+# Where there is nothing to apply it to, that says nothing about the patch. Below the root git would leave out files.
+g cat-file -e "$BASE^{tree}" 2> /dev/null || stop unfit "the base commit $BASE cannot be read in $here"
+[ -z "$(g rev-parse --show-prefix 2> /dev/null)" ] || stop unfit "$here is not the root of its repository"
 
 # What lies beside the graders' tests is theirs, too (helpers that they import, files that they read): kept as it is before
 # the patch, to be put back. New files stay but for those that Python would import in the place of one that is there.
@@ -97,7 +102,6 @@ put_back
 
 # 2. The graders' files, from git's objects: base commit + test patch in an index of our own, then checked out and hashed.
 export GIT_INDEX_FILE="$D/index"
-g cat-file -e "$BASE^{tree}" 2> /dev/null || stop unfit "the base commit $BASE cannot be read"
 g read-tree "$BASE" || stop infra "the index of the base commit cannot be written"
 if [ -s "$D/test.diff" ] && ! g apply --cached --whitespace=nowarn "$D/test.diff" 2> "$D/why"; then
   # A check writes nothing: where it passes, the row is right and the disk is at fault.
@@ -126,7 +130,7 @@ find . -path ./.git -prune -o \( -name sitecustomize.py -o -name usercustomize.p
   while IFS= read -r -d '' file; do g cat-file -e "$BASE:${file#./}" 2>/dev/null || rm -f -- "$file"; done
 
 # 3. The tests. Our folder is gone before any code under test runs.
-say tests "${#paths[@]}"
+say tests "${#paths[@]} $began $(clock)"
 if [ "$RUN" = pytest ]; then
   [ -n "$PY" ] || PY=$(command -v python || command -v python3)
   "$PY" -I "$D/pytest_runner.py" "$D/config.json"

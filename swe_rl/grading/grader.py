@@ -93,7 +93,7 @@ async def _once(
             stage("close")
     except InfraError as error:
         result = _infra(error)
-    result.seconds = {**seconds, "total": time.monotonic() - started}
+    result.seconds = {**result.seconds, **seconds, "total": time.monotonic() - started}
     return result
 
 

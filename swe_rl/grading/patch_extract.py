@@ -15,7 +15,9 @@ import binascii
 import logging
 import secrets
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from swe_rl.errors import SandboxError
 from swe_rl.grading.patch_files import GITLINK, PatchFormatError, split_patch
@@ -24,7 +26,7 @@ from swe_rl.types import Task
 
 log = logging.getLogger(__name__)
 
-MAX_PATCH_BYTES = 5_000_000
+MAX_PATCH_BYTES = 8_000_000
 MAX_ARCHIVE_BYTES = 512 << 20
 MAX_GROWTH_BYTES = (
     256 << 20
@@ -41,14 +43,14 @@ JUNK = (
 
 _MARK = "swe-rl-patch:"
 _SCRIPT = r"""
-cd {workdir} || {{ echo '{mark}none'; exit 0; }}
+cd {workdir} || {{ echo '{mark}none'; echo 'there is no such folder'; exit 0; }}
 objects={objects}
 if [ -z "$objects" ]; then
   objects=.git/objects
   [ -d "$objects" ] || objects=$(git rev-parse --git-path objects 2>/dev/null)
   [ -d "$objects" ] && objects=$(cd "$objects" && pwd)
 fi
-[ -d "$objects" ] || {{ echo '{mark}none'; exit 0; }}
+[ -d "$objects" ] || {{ echo '{mark}none'; echo 'it is no git repository'; exit 0; }}
 # Git would wait for ever for what a pipe in place of a file has to say.
 find . "$objects" \( -name .gitignore -o -name .gitattributes -o -path "$objects/*" \) \
   \( -xtype p -o -xtype s -o -xtype c -o -xtype b \) -exec rm -f {{}} + 2> /dev/null
@@ -94,6 +96,19 @@ base64 < "$t/patch"
 """
 
 
+@dataclass(frozen=True)
+class Extraction:
+    """What became of one attempt to make a patch. `reason` says why there is none.
+
+    none: no folder, repository or base commit to compare with. large: more than was asked for, `patch` holds its beginning or
+    nothing. timed_out and failed: the sandbox lives, but what makes a patch was too slow or is gone.
+    """
+
+    status: Literal["ok", "none", "large", "timed_out", "failed"]
+    patch: bytes = b""
+    reason: str = ""
+
+
 async def extract_patch(task: Task, sandbox: Sandbox, *, timeout: float, max_bytes: int = MAX_PATCH_BYTES) -> bytes:
     """The diff of the sandbox's work tree against the task's base commit; empty where there is none.
 
@@ -103,18 +118,26 @@ async def extract_patch(task: Task, sandbox: Sandbox, *, timeout: float, max_byt
     stands for files that are too large or too many to look at. Empty where the agent left no tools to make a patch with.
     Raises SandboxError when the sandbox is gone or does not answer.
     """
-    patch = await _diff(task, sandbox, "", timeout, max_bytes)
-    if patch is None and task.archive:
+    found = await try_extract(task, sandbox, timeout=timeout, max_bytes=max_bytes)
+    if found.status == "none" and task.archive:
         log.warning("%s: the agent destroyed its git repository; comparing with the task's archive", task.instance_id)
         objects = await _upload_objects(task, sandbox, timeout)
-        patch = await _diff(task, sandbox, objects, timeout, max_bytes)
-    if patch is None:
-        log.warning("%s: the agent destroyed its git repository: no patch", task.instance_id)
-        return b""
-    return without_nested_repositories(patch)
+        found = await try_extract(task, sandbox, timeout=timeout, max_bytes=max_bytes, objects=objects)
+    if found.status != "ok":
+        log.warning("%s: no patch (%s): %s", task.instance_id, found.status, found.reason)
+    if found.status == "large":
+        return found.patch or b"the files are too large or too many\n".ljust(max_bytes + 1, b"\n")
+    return found.patch
 
 
-async def _diff(task: Task, sandbox: Sandbox, objects: str, timeout: float, max_bytes: int) -> bytes | None:
+async def try_extract(
+    task: Task, sandbox: Sandbox, *, timeout: float, max_bytes: int = MAX_PATCH_BYTES, objects: str = ""
+) -> Extraction:
+    """As `extract_patch`, but what stands in the way of a patch is told apart, and the task's archive is not looked at.
+
+    objects: a shell word that names the folder of the repository's objects, where that is not the work tree's own.
+    Raises SandboxError when the sandbox is gone or does not answer.
+    """
     # The state that the agent found; the task's base commit where that is lost (the agent destroyed the repository).
     bases = dict.fromkeys(base for base in (getattr(sandbox, "base_commit", ""), task.base_commit) if base)
     script = _SCRIPT.format(
@@ -134,23 +157,22 @@ async def _diff(task: Task, sandbox: Sandbox, objects: str, timeout: float, max_
     result = await sandbox.exec(script, timeout=timeout, cwd="/", output_limit=max_bytes * 3 // 2 + 10_000)
     if result.timed_out:
         await _probe(task, sandbox, timeout)
-        log.warning("%s: the patch could not be collected in %.0f s: no patch", task.instance_id, timeout)
-        return b""
+        return Extraction("timed_out", reason=f"it could not be made in {timeout:.0f} s")
     _, found, answer = result.output.partition(_MARK)
     status, _, body = answer.partition("\n")
     if not found:
-        log.warning("%s: the patch could not be collected: no patch: %r", task.instance_id, result.output[-300:])
-        return b""
+        return Extraction("failed", reason=f"the programs that make one failed: {result.output[-300:]!r}")
     if status == "large":
-        log.warning("%s: the agent's files are too large or too many for a patch", task.instance_id)
-        return b"the files are too large or too many\n".ljust(max_bytes + 1, b"\n")
+        return Extraction("large", reason="the files are too large or too many")
     if status != "ok":
-        return None
+        return Extraction("none", reason=f"{sandbox.workdir}: {body.strip()[:300] or 'no base commit can be read'}")
     try:
-        return base64.b64decode("".join(body.split()), validate=True)
+        patch = base64.b64decode("".join(body.split()), validate=True)
     except binascii.Error as error:
-        log.warning("%s: the patch came back damaged: no patch: %s", task.instance_id, error)
-        return b""
+        return Extraction("failed", reason=f"it came back damaged: {error}")
+    if len(patch) > max_bytes:
+        return Extraction("large", patch, f"it has more than {max_bytes} bytes")
+    return Extraction("ok", without_nested_repositories(patch))
 
 
 async def _probe(task: Task, sandbox: Sandbox, timeout: float) -> None:

@@ -13,7 +13,7 @@ class GradeResult:
     """A verdict with its evidence.
 
     detail: reasons and files (JSON values only). tests: status by test id. output: what the tests printed (bounded).
-    seconds: by stage ("open", "evaluate", "close", "total"); 0.0 for all where the verdict was remembered.
+    seconds: by stage ("open", "evaluate" with "apply" and "tests" in it, "close", "total"); 0.0 where the verdict was remembered.
     """
 
     verdict: Verdict

@@ -76,4 +76,4 @@ async def new_box(server: ExecServer, **fields: Any) -> Box:
 async def box(server: ExecServer) -> AsyncIterator[Box]:
     made = await new_box(server)
     yield made
-    assert await server.ok("/container/destroy", container_id=made.id) == {"destroyed": True}
+    assert await server.ok("/container/destroy", container_id=made.id) == {"ok": True, "destroyed": True}

@@ -137,7 +137,7 @@ async def test_five_megabyte_patch(box: Box) -> None:
     lines = "".join(f"+{i:060d}\n" for i in range(80_000))
     patch = f"--- /dev/null\n+++ b/big.txt\n@@ -0,0 +1,80000 @@\n{lines}"
     assert len(patch) > 4_900_000
-    body = {"container_id": box.id, "cwd": "/testbed", "timeout": 120, "settings": {"swe_max_patch_bytes": 10_000_000}}
+    body = {"container_id": box.id, "cwd": "/testbed", "timeout": 120}
     script = "test $(wc -l < big.txt) = 80000"
     grade = await box.server.ok("/container/evaluate", **body, patch=patch, eval_script=script)
     assert grade["verdict"] == "resolved"
@@ -287,7 +287,7 @@ async def test_status_for_pools_and_people(box: Box) -> None:
         async with session.get(box.server.url + "/metrics") as answer:
             metrics = await answer.text()
         async with session.get(box.server.url + "/images") as answer:
-            images = (await answer.json())["images"]
+            images = (await answer.json())["details"]
         async with session.get(box.server.url + "/healthz") as answer:
             assert (await answer.json())["ok"] is True
     found = {row["container_id"]: row for row in status["containers"]}

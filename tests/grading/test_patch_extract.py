@@ -106,6 +106,12 @@ async def test_size_is_bounded_and_rejected_by_the_grader(after, grade, lab):
     assert (await grade(lab.task, patch, swe_max_patch_bytes=100_000)).verdict is Verdict.PATCH_REJECTED
 
 
+async def test_a_file_of_five_mebibytes_beside_the_fix_is_graded(after, grade, lab):
+    patch, _ = await after(f"{FIX}; head -c 5242880 /dev/urandom > five.bin")
+    assert touched(patch) == ["calc.py", "five.bin"]
+    assert (await grade(lab.task, patch)).verdict is Verdict.RESOLVED
+
+
 @pytest.mark.parametrize("name", ["mktemp", "find", "stat"])
 async def test_programs_that_are_gone_cost_the_agent_nothing_or_its_patch(name, lab, without):
     assert await without(f"{FIX}", name) in (lab.files({"calc.py": FIXED}), b"")
@@ -148,13 +154,13 @@ async def without(lab, bubblewrap, monkeypatch):
         "truncate -s 400M big.bin",
         "truncate -s 400M calc.py",
         "mkdir many; cd many; for i in $(seq 60); do truncate -s 8M $i.bin; done",
-        "mkdir many; cd many; seq 60000 | xargs touch",
+        "mkdir many; cd many; seq 12000 | xargs touch",
     ],
 )
 async def test_what_git_would_hash_for_ever_is_answered_as_an_oversized_patch(trick, after, grade, lab):
-    patch, _ = await after(f"{FIX}; {trick}")
-    assert len(patch) == 5_000_001
-    assert (await grade(lab.task, patch)).verdict is Verdict.PATCH_REJECTED
+    patch, _ = await after(f"{FIX}; {trick}", max_bytes=1_000_000)
+    assert len(patch) == 1_000_001
+    assert (await grade(lab.task, patch, swe_max_patch_bytes=1_000_000)).verdict is Verdict.PATCH_REJECTED
 
 
 @pytest.mark.parametrize(

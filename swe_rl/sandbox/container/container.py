@@ -46,6 +46,7 @@ class Container:
 
     def __init__(self, engine: Engine, container_id: str, cwd: str, image: str, labels: dict[str, str]) -> None:
         self.id = container_id
+        self.name = ""  # the engine's; "" where it drew one
         self.cwd = cwd or "/"
         self.image = image
         self.labels = labels
@@ -96,6 +97,7 @@ class Container:
             config["WorkingDir"] = spec.cwd
         container_id = await engine.create(config, spec.name)
         container = cls(engine, container_id, spec.cwd, spec.image, config["Labels"])
+        container.name = spec.name or ""
         try:
             if not spec.cwd:
                 container.cwd = (await engine.inspect(container_id))["Config"].get("WorkingDir") or "/"
@@ -112,7 +114,9 @@ class Container:
         config = found["Config"]
         if MANAGED_LABEL not in (config.get("Labels") or {}):
             raise ContainerGone(f"container {name[:64]} is not one of ours")
-        return cls(engine, found["Id"], config.get("WorkingDir") or "/", config["Image"], config["Labels"])
+        container = cls(engine, found["Id"], config.get("WorkingDir") or "/", config["Image"], config["Labels"])
+        container.name = found["Name"].lstrip("/")
+        return container
 
     async def exec(
         self,

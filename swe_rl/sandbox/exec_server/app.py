@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, TypeVar
 
 from aiohttp import web
 
 from swe_rl.sandbox.container.container import Container
 from swe_rl.sandbox.container.engine import Engine
+from swe_rl.sandbox.container.errors import EngineRefused
 from swe_rl.sandbox.container.files import clean_path, read_file, unpack, write_file
 from swe_rl.sandbox.container.image_names import normalized
 from swe_rl.sandbox.exec_server import grade
@@ -17,6 +19,7 @@ from swe_rl.sandbox.exec_server.faults import ExecFault
 from swe_rl.sandbox.exec_server.metrics import ExecMetrics
 from swe_rl.sandbox.exec_server.node import Node
 from swe_rl.sandbox.exec_server.requests import (
+    NAME,
     Body,
     ContainerBody,
     CreateBody,
@@ -33,6 +36,7 @@ from swe_rl.sandbox.server.pages import status_answer
 MAX_BODY = 128 * 1024 * 1024
 MAX_FILE = 512 * 1024 * 1024
 PROGRESS_SECONDS = 0.5
+BROKEN_TAR = ("archive/tar:", "unexpected EOF")  # in what an engine says of it
 JSON = "application/json"
 B = TypeVar("B", bound=Body)
 
@@ -40,7 +44,7 @@ B = TypeVar("B", bound=Body)
 def make_app(node: Node, answers: Answers) -> web.Application:
     """The application; the caller starts and stops `node` around it."""
     metrics = ExecMetrics(node, answers)
-    routes = ExecRoutes(node, answers, metrics)
+    routes = ExecRoutes(node, answers)
     app = web.Application(
         middlewares=[guard(ExecFault, node.settings.token, metrics.observe)], client_max_size=MAX_BODY
     )
@@ -63,8 +67,8 @@ def make_app(node: Node, answers: Answers) -> web.Application:
 class ExecRoutes:
     """One method a route; typed errors are turned into answers by the middleware."""
 
-    def __init__(self, node: Node, answers: Answers, metrics: ExecMetrics) -> None:
-        self._node, self._answers, self._metrics = node, answers, metrics
+    def __init__(self, node: Node, answers: Answers) -> None:
+        self._node, self._answers = node, answers
 
     async def healthz(self, request: web.Request) -> web.Response:
         error = self._node.engine_error
@@ -73,11 +77,12 @@ class ExecRoutes:
 
     async def status(self, request: web.Request) -> web.Response:
         status = await snapshot(self._node, self._answers)
-        self._metrics.containers = len(status.get("containers", []))
         return status_answer(request, status, page)
 
     async def images(self, request: web.Request) -> web.Response:
-        return web.json_response({"images": await self._node.images.listed()})
+        rows = await self._node.images.listed()
+        names = [name for row in rows for name in row["tags"] or row["digests"]]
+        return web.json_response({"ok": True, "images": names, "count": len(names), "details": rows})
 
     async def create(self, request: web.Request) -> web.Response:
         body, key, raw = await _read(CreateBody, request)
@@ -88,7 +93,7 @@ class ExecRoutes:
                 "container_id": container.id,
                 "image": container.image,
                 "cwd": container.cwd,
-                "name": body.name or "",
+                "name": container.name,
                 "node": self._node.name,
             }
 
@@ -99,6 +104,7 @@ class ExecRoutes:
 
         async def work() -> dict[str, Any]:
             container = await self._node.get(body.container_id)
+            self._node.untouched.discard(container.id)
             result = await container.exec(
                 body.command, timeout=body.timeout, cwd=body.cwd, env=body.env, output_limit=body.output_limit
             )
@@ -132,8 +138,7 @@ class ExecRoutes:
         """The body is the file `path`, or, as application/x-tar, a tar stream unpacked below the folder `path`."""
         container, path = await self._named_file(request)
         if request.content_type == "application/x-tar":
-            await unpack(self._node.engine, container.id, path, request.content.iter_any())
-            return web.json_response({"path": path})
+            return await self._unpack(container, path, request)
         mode = _number(request, "mode", "644", base=8, most=0o7777)
         data = await _raw_body(request, MAX_FILE)
 
@@ -144,6 +149,20 @@ class ExecRoutes:
         key = _key(request, "")
         what = f"{container.id} {path} {mode} ".encode() + data
         return _json(await self._answers.once(key, what, work, repeatable=True))
+
+    async def _unpack(self, container: Container, path: str, request: web.Request) -> web.Response:
+        async def work() -> dict[str, Any]:
+            try:
+                await unpack(self._node.engine, container.id, path, request.content.iter_any())
+            except EngineRefused as error:
+                if error.status == 400 or any(sign in str(error) for sign in BROKEN_TAR):
+                    raise ExecFault("bad_request", str(error)) from error
+                raise
+            return {"path": path}
+
+        # A stream is not kept to be compared: its key stands for where it goes and how long it is.
+        what = f"{container.id} {path} tar {request.content_length}".encode()
+        return _json(await self._answers.once(_key(request, ""), what, work, repeatable=True))
 
     async def download(self, request: web.Request) -> web.StreamResponse:
         """The bytes of the file `path`; with `format=tar` a tar stream of the file or folder."""
@@ -178,8 +197,8 @@ class ExecRoutes:
 
     async def _named_file(self, request: web.Request) -> tuple[Container, str]:
         name, path = request.query.get("container_id", ""), request.query.get("path", "")
-        if not name or not path:
-            raise ExecFault("bad_request", "the query needs container_id and path")
+        if not re.fullmatch(NAME, name) or not path:
+            raise ExecFault("bad_request", "the query needs container_id (an id or a name) and path")
         container = await self._node.get(name)
         return container, clean_path(path if path.startswith("/") else f"{container.cwd}/{path}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swe_rl.errors import InfraError, UsageError
+from swe_rl.errors import InfraError, SweRlError
 from swe_rl.sandbox.container import errors
 from swe_rl.sandbox.server.faults import ServerFault
 
@@ -16,8 +16,8 @@ KINDS: list[tuple[type[Exception], str]] = [
     (errors.EngineUnavailable, "engine_unavailable"),
     (errors.FileMissing, "not_found"),
     (errors.FileTooLarge, "too_large"),
-    (UsageError, "bad_request"),
     (InfraError, "engine_error"),
+    (SweRlError, "bad_request"),  # a name, a path, a limit, a task's own patch: what was asked for makes no sense
 ]
 
 
@@ -31,11 +31,13 @@ class ExecFault(ServerFault):
         "name_conflict": 409,
         "container_busy": 409,
         "image_unusable": 422,
+        "diff_failed": 422,
         "outcome_unknown": 500,
         "engine_error": 502,
         "engine_unavailable": 503,
         "image_pulling": 503,
         "stopping": 503,
+        "timed_out": 504,
     }
     RETRYABLE = ("engine_unavailable", "image_pulling", "container_busy", "stopping")
 

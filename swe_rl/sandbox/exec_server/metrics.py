@@ -16,7 +16,6 @@ class ExecMetrics(ServerMetrics):
 
     def __init__(self, node: Node, answers: Answers) -> None:
         self._node, self._answers = node, answers
-        self.containers = 0  # as last listed
         super().__init__("exec")
 
     def collect(self) -> Iterator[Metric]:
@@ -24,7 +23,7 @@ class ExecMetrics(ServerMetrics):
         pulling = sum(job.state == "pulling" for job in pulls)
         gauges = [
             ("swe_exec_engine_up", "1 while the container engine answers", float(not node.engine_error)),
-            ("swe_exec_containers", "managed containers, as last listed", self.containers),
+            ("swe_exec_containers", "managed containers", len(node.containers)),
             ("swe_exec_requests_running", "changing requests under way", self._answers.running),
             ("swe_exec_pulls_running", "image pulls under way", pulling),
             ("swe_exec_disk_fraction", "how full the engine's disk is", node.disk_fraction),

@@ -50,7 +50,9 @@ class Node:
         self.info: dict[str, Any] = {}  # the engine's own, refreshed by the watch
         self.engine_error = "not asked yet"
         self.created = self.removed_for_age = self.ended_for_disk = 0
-        self._containers: dict[str, Container] = {}  # by id, and by name where one was given
+        self.containers: set[str] = set()  # ids of the managed ones
+        self.untouched: set[str] = set()  # ids of those that this process made and where no caller's command has run
+        self._containers: dict[str, Container] = {}  # by id and by name
         self._first_seen: dict[str, float] = {}  # by id, monotonic: a clock that is set makes nothing old
         self._image_rows: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._watch: asyncio.Task[None] | None = None
@@ -65,6 +67,7 @@ class Node:
             self.engine.program = await asyncio.to_thread(native.build)
         try:
             await self._lost_evaluations()
+            await self.listed()
         except InfraError as error:
             log.warning("what an earlier server left cannot be removed yet: %s", error)
         self._watch = asyncio.create_task(self._run_watch(), name="exec server watch")
@@ -91,7 +94,7 @@ class Node:
         spec = Spec(
             image,
             body.cwd,
-            body.name,
+            body.name or f"swe-rl-{uuid.uuid4().hex[:16]}",
             body.env,
             labels,
             self.settings.limits.narrowed(asked),
@@ -113,9 +116,9 @@ class Node:
             raise InfraError(f"the engine made no container from {image} within {body.timeout:.0f} s") from None
         self.created += 1
         self.images.used(image)
-        self._containers[container.id] = container
-        if body.name:
-            self._containers[body.name] = container
+        self.containers.add(container.id)
+        self.untouched.add(container.id)
+        self._containers[container.id] = self._containers[container.name] = container
         return container
 
     @contextlib.asynccontextmanager
@@ -151,7 +154,9 @@ class Node:
         except ContainerGone:
             return False
         try:
-            return await container.destroy()
+            existed = await container.destroy()
+            self.containers.discard(container.id)
+            return existed
         finally:
             self._forget(container)
 
@@ -169,6 +174,7 @@ class Node:
                     "age_s": round(time.time() - row["Created"], 1),
                 }
             )
+        self.containers = {row["container_id"] for row in rows}
         return rows
 
     async def image_rows(self) -> list[dict[str, Any]]:
@@ -180,6 +186,7 @@ class Node:
         return rows
 
     def _forget(self, container: Container) -> None:
+        self.untouched.discard(container.id)
         for name in [name for name, known in self._containers.items() if known is container]:
             del self._containers[name]
 

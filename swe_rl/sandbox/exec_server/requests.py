@@ -13,6 +13,7 @@ from swe_rl.sandbox.variables import check_variables
 MAX_COMMAND = 8 * 1024 * 1024
 MAX_PATCH = 64 * 1024 * 1024
 LONGEST = 86400.0
+NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}"  # of a container, or its id: it becomes part of the engine's URL
 
 
 def _no_nul(text: str) -> str:
@@ -35,7 +36,7 @@ def _variables(env: dict[str, str]) -> dict[str, str]:
 Seconds = Annotated[float, Field(gt=0, le=LONGEST, allow_inf_nan=False)]
 Folder = Annotated[str, Field(max_length=4096), AfterValidator(_folder)]
 Variables = Annotated[dict[str, str], AfterValidator(_variables)]
-Reference = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_no_nul)]
+Reference = Annotated[str, Field(pattern=rf"^{NAME}$")]
 
 
 class Body(BaseModel):
@@ -49,7 +50,7 @@ class CreateBody(Body):
     image: str = Field(min_length=1, max_length=512)
     cwd: Folder = ""
     timeout: Seconds = 300.0  # to wait for a pull that is under way, and to create and start
-    name: str | None = Field(None, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$")
+    name: str | None = Field(None, pattern=rf"^{NAME}$")
     env: Variables = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict, max_length=64)
     limits: dict[str, Any] = Field(default_factory=dict)
@@ -75,9 +76,12 @@ class DiffBody(ContainerBody):
 
 
 class EvaluateBody(Body):
-    """One of container_id and image. `task` holds further Task fields (fail_to_pass, test_files, log_parser ...)."""
+    """One of container_id and image. `task` holds further Task fields (fail_to_pass, test_files, log_parser ...).
 
-    container_id: str = Field("", max_length=128)
+    The files of a container in which commands have run are first put back to its repository's HEAD.
+    """
+
+    container_id: str = Field("", pattern=rf"^({NAME})?$")
     image: str = Field("", max_length=512)
     cwd: Folder = ""
     patch: str = Field("", max_length=MAX_PATCH)

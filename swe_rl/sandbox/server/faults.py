@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 
 class ServerFault(Exception):
-    """A refusal with a kind of `STATUS`; becomes the JSON body `{"error": {"kind", "message", "retry"}}`.
+    """A refusal with a kind of `STATUS`; becomes the JSON body `{"ok": false, "error": {"kind", "message", "retry"}}`.
 
     Each server has a subclass with the kinds of its own.
     """
@@ -17,6 +17,7 @@ class ServerFault(Exception):
         "bad_request": 400,
         "unauthorized": 401,
         "not_found": 404,
+        "method_not_allowed": 405,
         "key_conflict": 409,
         "too_large": 413,
         "internal": 500,
@@ -32,7 +33,7 @@ class ServerFault(Exception):
         return self.STATUS[self.kind]
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"kind": self.kind, "message": str(self), "retry": self.kind in self.RETRYABLE}}
+        return {"ok": False, "error": {"kind": self.kind, "message": str(self), "retry": self.kind in self.RETRYABLE}}
 
     @classmethod
     def of(cls, error: Exception) -> ServerFault | None:

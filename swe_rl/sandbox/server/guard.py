@@ -58,6 +58,12 @@ async def _answer(request: web.Request, handler: Handler, fault: type[ServerFaul
         return await handler(request)
     except web.HTTPRequestEntityTooLarge as error:
         return _refused(fault("too_large", f"the body has {error.text or 'too many bytes'}"))
+    except web.HTTPNotFound:
+        return _refused(fault("not_found", f"the {fault.SERVER} server has no {request.path[:200]}"))
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        refused = fault("method_not_allowed", f"{request.path} takes {allowed}, not {error.method[:20]}")
+        return _refused(refused, {"Allow": allowed})
     except (web.HTTPException, ConnectionError):
         raise
     except Exception as error:
@@ -68,8 +74,8 @@ async def _answer(request: web.Request, handler: Handler, fault: type[ServerFaul
         return _refused(known)
 
 
-def _refused(fault: ServerFault) -> web.Response:
-    return web.json_response(fault.body(), status=fault.status)
+def _refused(fault: ServerFault, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response(fault.body(), status=fault.status, headers=headers)
 
 
 def authorized(header: str, token: str) -> bool:

@@ -17,7 +17,7 @@ _SECONDS = 20.0
 
 
 def digest_in(rows: list[dict[str, Any]], image: str) -> str:
-    """`repository@sha256:...` of `image` in an exec server's `/images`; its id (`sha256:...`) where it was never pulled."""
+    """`repository@sha256:...` of `image` in the `details` of `/images`; its id (`sha256:...`) where it was never pulled."""
     name = image if ":" in image.rsplit("/", 1)[-1] or "@" in image else f"{image}:latest"
     name = name.removeprefix("docker.io/")
     for row in rows:
@@ -49,7 +49,7 @@ async def _from_exec_servers(config: SandboxSettings, image: str) -> str:
         for url in config.swe_exec_server_urls or await _nodes(session, config.swe_env_server_url):
             async with session.get(f"{url.rstrip('/')}/images") as response:
                 response.raise_for_status()
-                found = digest_in((await response.json())["images"], image)
+                found = digest_in((await response.json())["details"], image)
             if found:
                 return found
     return ""
