@@ -29,7 +29,7 @@ class Attack:
     patch: Callable[[Lab], bytes]
     verdict: Verdict
     task: str = "both"
-    seconds: float = 60.0
+    tests_seconds: float | None = None  # that its tests may take, whatever came before them; None: all that is left
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -281,7 +281,7 @@ IN_PROCESS = [
     code("output of 64 MB", "import os\nfor _ in range(64): os.write(1, b'x' * (1 << 20))"),
     code("memory of a terabyte", "x = bytearray(1 << 40)"),
     code("child holds the output", "import subprocess\nsubprocess.Popen(['setsid', 'sleep', '300'])"),
-    code("endless loop at import", "while True: pass", Verdict.TEST_TIMEOUT, seconds=8.0),
+    code("endless loop at import", "while True: pass", Verdict.TEST_TIMEOUT, tests_seconds=8.0),
     code("stdin read", "import sys\nsys.stdin.read()"),
 ]  # fmt: skip
 

@@ -31,7 +31,7 @@ def kind_of(number: int, attack: Attack) -> str:
 
 
 def _fast(number: int, attack: Attack, kind: str) -> bool:
-    quick = attack.name in ALWAYS or (number % 4 == 0 and attack.seconds >= 60)
+    quick = attack.name in ALWAYS or (number % 4 == 0 and attack.tests_seconds is None)
     return quick and kind == kind_of(number, attack)
 
 
@@ -57,8 +57,9 @@ async def attempt(attack: Attack, kind: str, lab: Lab, provider: SandboxProvider
         attack.patch(lab),
         provider,
         GradingSettings(**attack.settings),
-        Deadline(attack.seconds),
+        Deadline(60.0 + (attack.tests_seconds or 0.0)),
         cache=VerdictCache(),
+        tests_seconds=attack.tests_seconds,
     )
     if result.verdict is attack.verdict and "FOUND" not in result.output.split():
         return ""
