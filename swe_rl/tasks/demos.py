@@ -20,20 +20,24 @@ from transformers import AutoTokenizer
 from swe_rl.agent.loop import run_agent
 from swe_rl.agent.tokens import chat_format
 from swe_rl.config import Config
+from swe_rl.config.load import load_config
 from swe_rl.deadline import Deadline
 from swe_rl.engine.result import GenerateResult
-from swe_rl.errors import DataError, EngineError, UsageError
+from swe_rl.errors import DataError, EngineError, InfraError, UsageError
 from swe_rl.grading.grader import grade_patch
 from swe_rl.grading.patch_extract import extract_patch
+from swe_rl.owned_tasks import gather_owned
 from swe_rl.sandbox.protocol import SandboxProvider
 from swe_rl.sandbox.provider import open_provider
 from swe_rl.tasks.load import load_tasks
+from swe_rl.tasks.printable import plain
 from swe_rl.tasks.synth.edit import LOOK, SUBMIT, Edit
 from swe_rl.tasks.synth.practice_demos import practice_rows
 from swe_rl.tasks.synth.transcript import answer_text
 from swe_rl.types import FinishReason, Task, Verdict
 
 ATTEMPT_TIMEOUT = 300.0
+ATTEMPTS = 2  # of a demonstration whose sandbox or grading was lost
 
 
 class ScriptedPolicy:
@@ -71,16 +75,23 @@ def demonstration(task: Task) -> list[str]:
 
 
 async def demonstrate(task: Task, tokenizer: Any, provider: SandboxProvider, settings: Config) -> dict[str, Any] | None:
-    """One token-form row of a demonstration that the grader resolved, else None."""
+    """One token-form row of a demonstration that the grader resolved, else None.
+
+    Raises InfraError where sandbox or grading failed: that says nothing about the demonstration.
+    """
     deadline = Deadline(ATTEMPT_TIMEOUT)
     sandbox = await provider.open(task, deadline=deadline, purpose="agent")
     try:
         policy = ScriptedPolicy(tokenizer, demonstration(task))
         trajectory = await run_agent(task, sandbox, policy, tokenizer, settings, {"temperature": 1.0}, deadline)
+        if trajectory.exit_status == "infra_error":
+            raise InfraError(f"the demonstration was lost: {trajectory.verdict_detail.get('error')}")
         patch = await extract_patch(task, sandbox, timeout=deadline.bound(60.0))
     finally:
         await sandbox.close()
     grade = await grade_patch(task, patch, provider, settings, deadline)
+    if grade.verdict is Verdict.INFRA_ERROR:
+        raise InfraError(f"grading failed: {grade.detail.get('reason')}")
     if trajectory.exit_status != "submitted" or grade.verdict is not Verdict.RESOLVED or len(trajectory.segments) != 1:
         return None
     segment = trajectory.segments[0]
@@ -92,24 +103,43 @@ async def demonstrate(task: Task, tokenizer: Any, provider: SandboxProvider, set
     }
 
 
-async def task_rows(tasks: list[Task], tokenizer: Any, settings: Config, concurrency: int) -> list[dict[str, Any]]:
-    """Rows of all tasks that were resolved, in the tasks' order."""
-    provider = await open_provider(settings)
+async def task_rows(
+    tasks: list[Task], tokenizer: Any, provider: SandboxProvider, settings: Config, concurrency: int
+) -> tuple[list[dict[str, Any]], int]:
+    """Rows of all tasks that were resolved, in the tasks' order, and how many were lost to infrastructure `ATTEMPTS` times."""
     gate = asyncio.Semaphore(concurrency)
+    lost = 0
+    with Progress(disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("demonstrations", total=len(tasks))
+
+        async def one(task: Task) -> dict[str, Any] | None:
+            nonlocal lost
+            async with gate:
+                for _ in range(ATTEMPTS):
+                    try:
+                        return await demonstrate(task, tokenizer, provider, settings)
+                    except InfraError as error:
+                        print(plain(f"{task.instance_id}: {error}"), file=sys.stderr)
+            lost += 1
+            return None
+
+        async def counted(task: Task) -> dict[str, Any] | None:
+            row = await one(task)
+            progress.advance(bar)
+            return row
+
+        rows = await gather_owned(counted(task) for task in tasks)
+    return [row for row in rows if row is not None], lost
+
+
+async def _demonstrate_all(
+    tasks: list[Task], tokenizer: Any, settings: Config, concurrency: int
+) -> tuple[list[dict[str, Any]], int]:
+    provider = await open_provider(settings)
     try:
-        with Progress(disable=not sys.stderr.isatty()) as progress:
-            bar = progress.add_task("demonstrations", total=len(tasks))
-
-            async def one(task: Task) -> dict[str, Any] | None:
-                async with gate:
-                    row = await demonstrate(task, tokenizer, provider, settings)
-                progress.advance(bar)
-                return row
-
-            rows = await asyncio.gather(*(one(task) for task in tasks))
+        return await task_rows(tasks, tokenizer, provider, settings, concurrency)
     finally:
         await provider.aclose()
-    return [row for row in rows if row is not None]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -127,7 +157,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--sdist", action="append", default=[], help="sdist file for --practice; may be given several times")
     add("--seed", type=int, default=1)
     add("--prompts", default="quickstart", help="prompt file or name (default quickstart)")
-    add("--sandbox", default="auto", help="as in `swe-rl train` (default auto)")
+    add("--sandbox", help="as in `swe-rl train` (default: the environment's SWE_RL_SANDBOX, else auto)")
     add("--concurrency", type=int, default=2)
     add("--step-limit", type=int, default=5)
     return parser
@@ -139,15 +169,28 @@ def main(argv: list[str]) -> int:
         raise UsageError("nothing to do: give --tasks, --practice or --drills")
     if args.practice and not args.sdist:
         raise UsageError("--practice needs at least one --sdist")
+    if args.concurrency < 1:
+        raise UsageError(f"--concurrency {args.concurrency}: at least 1")
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
-    settings = Config(
-        swe_agent_config=args.prompts, step_limit=args.step_limit, sandbox=args.sandbox, swe_observation_chars=1500
-    )
+    settings = load_config(
+        [
+            *(
+                "--swe-agent-config",
+                args.prompts,
+                "--step-limit",
+                str(args.step_limit),
+                "--swe-observation-chars",
+                "1500",
+            ),
+            *(("--sandbox", args.sandbox) if args.sandbox else ()),
+        ],
+        prog="swe-rl data demos",
+    ).config
     rows: list[dict[str, Any]] = []
     if args.tasks:
         tasks = load_tasks(args.tasks).tasks
-        rows = asyncio.run(task_rows(tasks, tokenizer, settings, args.concurrency))
-        print(f"{len(rows)} of {len(tasks)} demonstrations were resolved")
+        rows, lost = asyncio.run(_demonstrate_all(tasks, tokenizer, settings, args.concurrency))
+        print(f"{len(rows)} of {len(tasks)} demonstrations were resolved, {lost} were lost to infrastructure")
     sdists = [Path(name) for name in args.sdist]
     practice = practice_rows(sdists, tokenizer, args.prompts, args.practice, args.drills, args.seed, args.step_limit)
     count = _write(Path(args.out), [rows, practice])
