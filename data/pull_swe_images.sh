@@ -8,7 +8,7 @@
 #   --registry put before names without a registry of their own, as a run does (default: SWE_DOCKER_REGISTRY)
 #   --image-template NAME   image of tasks that name none, as for a run (default: SWE_IMAGE_TEMPLATE)
 #   --registry-config FILE   a docker config.json with credentials, for the engine of this machine (servers have theirs)
-#   --timeout  seconds that one image may take, its retries included (default 3600)
+#   --timeout  seconds to wait for one image, retries included (default 3600); a server goes on pulling
 # Exit code 1 when some image could not be pulled; those are listed. Rate limits of a registry are waited out; one that
 # cannot be reached is given up after a minute.
 set -euo pipefail

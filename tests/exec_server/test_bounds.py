@@ -14,7 +14,14 @@ from swe_rl.errors import ConfigError, UsageError
 from swe_rl.sandbox.container.container import Container
 from swe_rl.sandbox.container.engine import Engine as EngineApi
 from swe_rl.sandbox.container.errors import CommandInterrupted, ContainerGone, ImageMissing
-from swe_rl.sandbox.container.image_names import auth_header, candidates, load_credentials, normalized, registry_of
+from swe_rl.sandbox.container.image_names import (
+    auth_header,
+    candidates,
+    load_credentials,
+    normalized,
+    registry_of,
+    repository,
+)
 from swe_rl.sandbox.container.limits import Limits, host_config
 from swe_rl.sandbox.container.pull import failure
 from swe_rl.sandbox.container.supervisor import Outcome
@@ -68,11 +75,19 @@ def test_pull_failures_that_no_retry_can_mend(message: str, hopeless: bool) -> N
     assert isinstance(failure("r/x:1", message), ImageMissing) == hopeless
 
 
+def test_names_of_images_decide_nothing() -> None:
+    missing = "manifest for h:5000/eval/async-timeout:1 not found: manifest unknown"
+    assert isinstance(failure("h:5000/eval/async-timeout:1", missing), ImageMissing)
+    refused = "Get https://h:5000/v2/eval/denied/manifests/1: net/http: TLS handshake error"
+    assert not isinstance(failure("h:5000/eval/denied:1", refused), ImageMissing)
+
+
 def test_image_names() -> None:
     assert normalized("a/b") == "a/b:latest" and normalized("h:5000/a") == "h:5000/a:latest"
     assert normalized("a@sha256:00") == "a@sha256:00"
     assert normalized("docker.io/library/python:3") == "python:3" and normalized("docker.io/a/b") == "a/b:latest"
     assert registry_of("a/b") == "docker.io" and registry_of("ghcr.io/a/b") == "ghcr.io"
+    assert repository("h:5000/a/b:1") == "a/b" and repository("python:3@sha256:00") == "python"
     assert candidates("python:3", ["m.local/hub/"]) == ["m.local/hub/library/python:3", "python:3"]
     assert candidates("ghcr.io/a/b:1", ["m.local"]) == ["ghcr.io/a/b:1"]
     assert candidates("python@sha256:00", ["m.local"]) == ["python@sha256:00"]

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -145,3 +146,30 @@ async def test_create_pulls_what_is_missing_and_says_while_it_lasts(server: Exec
         assert state["state"] == "done"
         status, answer = await server.post("/container/create", image=image, timeout=30)
         assert (status, answer["error"]["kind"]) == (422, "image_unusable"), "it is here, but holds no bash"
+
+
+async def test_a_short_wait_ends_nobody_elses_pull(server: ExecServer) -> None:
+    name = f"{uuid.uuid4().hex}/a:1"
+    async with Registry(name) as registry, aiohttp.ClientSession() as session:
+        registry.gate.clear()
+        body = {"image": f"{registry.host}/{name}", "timeout": 1, "stream": True}
+        assert (await server.ok("/image/pull", **{**body, "stream": False}))["state"] == "pulling"
+        create = {"image": body["image"], "timeout": 60}
+        creating = asyncio.create_task(server.post("/container/create", **create))
+        async with session.post(f"{server.url}/image/pull", json=body) as stream:
+            last = (await stream.text()).splitlines()[-1]
+        assert json.loads(last)["state"] == "pulling", "the stream ended in its time, the pull goes on"
+        registry.gate.set()
+        status, answer = await creating
+        assert (status, answer["error"]["kind"]) == (422, "image_unusable"), "it came, but holds no bash"
+
+
+async def test_an_image_that_nobody_waited_for_can_be_evicted(
+    api: EngineApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{uuid.uuid4().hex}/a:1"
+    async with Registry(name) as registry:
+        images, image = images_of(api, tmp_path), f"{registry.host}/{name}"
+        assert await images.puller.wait(images.puller.join(image), 60)
+    monkeypatch.setattr(images_module, "disk_fraction", lambda root: 0.9)
+    assert image in await images.evict("/", 0.8, 0.7)

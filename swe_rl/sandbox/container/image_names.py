@@ -38,6 +38,12 @@ def registry_of(image: str) -> str:
     return first if slash and ("." in first or ":" in first or first == "localhost") else HUB
 
 
+def repository(image: str) -> str:
+    """The path in its registry: without host, tag and digest."""
+    path = image.removeprefix(f"{registry_of(image)}/").partition("@")[0]
+    return path.partition(":")[0]
+
+
 def candidates(image: str, mirrors: list[str]) -> list[str]:
     """Where to pull `image` from, in order: mirrors of docker.io first, then the origin.
 

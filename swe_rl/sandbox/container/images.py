@@ -25,6 +25,7 @@ class Images:
     def __init__(self, engine: Engine, puller: Puller, db: sqlite3.Connection, pinned: list[str], *, pull: bool):
         self._engine, self._db, self._pinned, self._pull = engine, db, set(pinned), pull
         self.puller = puller
+        puller.pulled = self.used  # whoever asked for it, and whether or not he still waits
         self.evicted = 0
         db.execute(TABLE)
 
@@ -46,11 +47,9 @@ class Images:
             raise ImageMissing(f"image {image} is not on this node, and --no-pull is set")
         job = self.puller.join(image)
         ended = await self.puller.wait(job, timeout)
-        if job.state == "done":
-            self.used(image)
-        elif job.missing:
+        if job.missing:
             raise ImageMissing(f"image {image} cannot be pulled: {job.note}")
-        else:
+        if job.state != "done":
             what = (
                 "the pull failed"
                 if ended

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from swe_rl.deadline import Deadline
 from swe_rl.errors import SandboxError
 from swe_rl.sandbox.container.engine import Engine, typed_errors
 from swe_rl.sandbox.container.errors import EngineRefused, ImageMissing
-from swe_rl.sandbox.container.image_names import auth_header, candidates
+from swe_rl.sandbox.container.image_names import auth_header, candidates, repository
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 120.0
@@ -33,7 +34,7 @@ HOPELESS = (
 )
 UNREACHABLE = ("no such host", "connection refused", "no route to host", "network is unreachable")
 UNREACHABLE_SECONDS = 60.0  # that a registry may be away before its pull fails: a restart, not a misspelt name
-RATE_LIMIT = ("toomanyrequests", "too many requests", "rate limit", "429")
+RATE_LIMIT = ("toomanyrequests", "too many requests", "rate limit")
 
 
 @dataclass
@@ -70,15 +71,15 @@ class Puller:
     def __init__(self, engine: Engine, *, timeout: float, mirrors: list[str], credentials: dict[str, dict[str, str]]):
         self._engine, self._timeout, self._mirrors, self._credentials = engine, timeout, mirrors, credentials
         self.jobs: dict[str, PullJob] = {}
+        self.pulled: Callable[[str], None] = lambda image: None  # called for each image that came
 
-    def join(self, image: str, timeout: float | None = None) -> PullJob:
-        """The job that pulls `image`: the one under way, else a new one that has `timeout` seconds."""
+    def join(self, image: str) -> PullJob:
+        """The job that pulls `image`: the one under way, else a new one. Its bound is the puller's, no caller's."""
         job = self.jobs.get(image)
         if job is None or job.state != "pulling":
             self._forget_old()
             job = self.jobs[image] = PullJob(image)
-            bound = min(timeout or self._timeout, self._timeout)
-            job.task = asyncio.create_task(self._run(job, Deadline(bound)), name=f"pull {image}")
+            job.task = asyncio.create_task(self._run(job, Deadline(self._timeout)), name=f"pull {image}")
         return job
 
     async def wait(self, job: PullJob, timeout: float) -> bool:
@@ -104,6 +105,7 @@ class Puller:
             try:
                 await self._from_anywhere(job, deadline)
                 job.state, job.note = "done", ""
+                self.pulled(job.image)
                 return
             except asyncio.CancelledError:
                 job.state, job.note = "failed", "the server stopped"
@@ -162,8 +164,9 @@ class Puller:
 
 
 def failure(source: str, message: str) -> SandboxError:
-    """ImageMissing where trying again cannot help, else EngineRefused."""
-    hopeless = any(word in message.lower() for word in HOPELESS) and "timeout" not in message.lower()
+    """ImageMissing where trying again cannot help, else EngineRefused. Words of the image's name decide nothing."""
+    said = message.replace(repository(source), "").lower()
+    hopeless = any(word in said for word in HOPELESS) and "timeout" not in said
     return ImageMissing(f"{source}: {message}") if hopeless else EngineRefused(502, f"{source}: {message}")
 
 

@@ -52,7 +52,7 @@ def images_of(path: str, registry: str, template: str = "") -> list[str]:
 
 
 def on_server(session: aiohttp.ClientSession, url: str, timeout: float) -> Pull:
-    """Pulls through an exec server, following its stream of progress; `timeout` in seconds is that of one image."""
+    """Pulls through an exec server, following its stream of progress; `timeout`: seconds to wait for one image."""
 
     async def pull(image: str, show: Callable[[str], None]) -> str:
         for attempt in range(ATTEMPTS):
@@ -78,7 +78,10 @@ async def _follow(
         async for line in answer.content:
             state = json.loads(line)
             show(state.get("note") or f"{state.get('current_bytes', 0) >> 20} MiB")
-    return "" if state.get("state") == "done" else f"{url}: {state.get('note') or 'the stream ended early'}"
+    if state.get("state") == "done":
+        return ""
+    after = f"still being pulled after {state.get('seconds', 0)} s, which goes on"
+    return f"{url}: {state.get('note') or (after if state else 'the stream ended early')}"
 
 
 def on_engine(engine: Engine, puller: Puller) -> Pull:

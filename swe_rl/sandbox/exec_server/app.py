@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from swe_rl.deadline import Deadline
 from swe_rl.sandbox.container.container import Container
 from swe_rl.sandbox.container.engine import Engine
 from swe_rl.sandbox.container.errors import EngineRefused
@@ -19,6 +20,7 @@ from swe_rl.sandbox.exec_server.faults import ExecFault
 from swe_rl.sandbox.exec_server.metrics import ExecMetrics
 from swe_rl.sandbox.exec_server.node import Node
 from swe_rl.sandbox.exec_server.requests import (
+    LONGEST,
     NAME,
     Body,
     ContainerBody,
@@ -174,7 +176,10 @@ class ExecRoutes:
         return web.Response(body=data, content_type="application/octet-stream")
 
     async def pull(self, request: web.Request) -> web.StreamResponse:
-        """Join or start the pull. `stream`: lines of progress as NDJSON to its end; else its state now (ask again)."""
+        """Join or start the pull. `stream`: lines of progress as NDJSON; else its state now (ask again).
+
+        The stream lasts to the pull's end, or for the request's `timeout` seconds; the pull itself goes on.
+        """
         body, _, _ = await _read(PullBody, request)
         image, puller = normalized(body.image), self._node.images.puller
         known = puller.jobs.get(image)
@@ -183,15 +188,13 @@ class ExecRoutes:
             return web.json_response({"image": image, "state": "done", "note": "already here"})
         if known is not None and known.state == "failed" and not body.stream and request.query.get("poll"):
             return web.json_response(known.progress())
-        job = puller.join(image, body.timeout)
+        job, deadline = puller.join(image), Deadline(body.timeout or LONGEST)
         if not body.stream:
             return web.json_response(job.progress())
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
-        while not await puller.wait(job, PROGRESS_SECONDS):
+        while not await puller.wait(job, deadline.bound(PROGRESS_SECONDS)) and not deadline.expired():
             await response.write(json.dumps(job.progress()).encode() + b"\n")
-        if job.state == "done":
-            self._node.images.used(image)
         await response.write(json.dumps(job.progress()).encode() + b"\n")
         return response
 
