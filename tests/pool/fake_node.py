@@ -28,6 +28,7 @@ class FakeNode:
         self.making: dict[str, asyncio.Task[None]] = {}
         self.runs: list[str] = []  # commands that ran, in order
         self.creates = 0
+        self.downloads = 0
         self.lose_answers = 0  # so many next answers are lost after the effect
         self.refuse_destroys = 0
         self.broken = False  # every request fails
@@ -42,6 +43,7 @@ class FakeNode:
         app.router.add_post("/container/create", self._create)
         app.router.add_post("/container/exec", self._exec)
         app.router.add_post("/container/destroy", self._destroy)
+        app.router.add_post("/container/download", self._download)
         self.server = TestServer(app)
 
     @property
@@ -103,6 +105,10 @@ class FakeNode:
             await self.exec_gate.wait()
             self.answers[key] = {"returncode": 0, "output": body["command"], "timed_out": False, "truncated": False}
         return self._answer(request, self.answers[key])
+
+    async def _download(self, request: web.Request) -> web.Response:
+        self.downloads += 1
+        return web.Response(body=bytes(int(request.query["max_bytes"])))  # a file as large as may be
 
     async def _destroy(self, request: web.Request) -> web.Response:
         body = await request.json()

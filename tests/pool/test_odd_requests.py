@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
+from swe_rl.deadline import Deadline
+from swe_rl.sandbox.pool import PoolProvider
+from swe_rl.sandbox.pool_http import ServerRefusal
+from swe_rl.sandbox.pool_server import node_api
 from swe_rl.sandbox.pool_server.lease import Lease
+from swe_rl.types import Task
 from tests.pool.conftest import until
 
 
@@ -201,3 +207,15 @@ async def test_a_timeout_too_long_for_a_number_is_refused(nodes, pools) -> None:
     _, lease = await pool.allocate("1")
     status, refused = await pool.post("/exec", lease_id=lease["lease_id"], command="x", timeout=int("9" * 400))
     assert (status, refused["error"]["kind"]) == (400, "bad_request")
+
+
+async def test_a_file_too_large_to_pass_on_is_fetched_once(nodes, pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_api, "MAX_ANSWER_BYTES", 100_000)
+    node = await nodes()
+    pool = await pools(node.url)
+    async with contextlib.aclosing(PoolProvider(pool.url, go_direct=False)) as provider:
+        sandbox = await provider.open(Task("t-1", "", image="img"), deadline=Deadline(60), purpose="agent")
+        assert len(await sandbox.download("/file", max_bytes=100_000)) == 100_000
+        with pytest.raises(ServerRefusal, match="in parts") as refused:
+            await sandbox.download("/file", max_bytes=100_001)
+    assert (refused.value.status, refused.value.kind, node.downloads) == (413, "too_large", 2)

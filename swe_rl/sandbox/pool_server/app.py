@@ -12,7 +12,7 @@ from swe_rl.sandbox.exec_server.requests import LONGEST, Body, DiffBody, Evaluat
 from swe_rl.sandbox.pool_server.faults import PoolFault
 from swe_rl.sandbox.pool_server.lease import Lease
 from swe_rl.sandbox.pool_server.metrics import PoolMetrics
-from swe_rl.sandbox.pool_server.node_api import NodeUnreachable
+from swe_rl.sandbox.pool_server.node_api import NodeRefused, NodeUnreachable
 from swe_rl.sandbox.pool_server.pool import Pool
 from swe_rl.sandbox.pool_server.requests import AllocateBody, CloseBody, HeartbeatBody, NodeBody
 from swe_rl.sandbox.pool_server.status import page, snapshot
@@ -82,9 +82,12 @@ class PoolRoutes:
         return web.json_response({"url": body.url, "state": "gone"})
 
     async def allocate(self, request: web.Request) -> web.Response:
-        lease = await self._pool.allocator.allocate(parse(AllocateBody, await request.read()))
+        body = _object(await request.read())
+        body["idempotency_key"] = body.get("idempotency_key") or _key(request)
+        lease = await self._pool.allocator.allocate(parse(AllocateBody, json.dumps(body).encode()))
         return web.json_response(
             {
+                "ok": True,
                 "lease_id": lease.id,
                 "node": lease.node,
                 "container_id": lease.container_id,
@@ -130,14 +133,17 @@ class PoolRoutes:
         self, lease: Lease, path: str, body: bytes, timeout: float, params: dict[str, str] | None, content_type: str
     ) -> web.Response:
         try:
-            answer = await self._pool.api.send(
-                lease.node,
-                path,
-                timeout=timeout + ANSWER_GRACE + HOP_GRACE,
-                body=body,
-                params=params,
-                content_type=content_type,
-            )
+            with self._pool.book.in_use(lease):
+                answer = await self._pool.api.send(
+                    lease.node,
+                    path,
+                    timeout=timeout + ANSWER_GRACE + HOP_GRACE,
+                    body=body,
+                    params=params,
+                    content_type=content_type,
+                )
+        except NodeRefused as error:
+            raise PoolFault(error.kind, str(error)) from error
         except NodeUnreachable as error:
             self._pool.fleet.failed(lease.node, str(error))
             raise PoolFault("node_unreachable", f"the node of lease {lease.id} does not answer: {error}") from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
+from collections.abc import Iterator
 
 from swe_rl.sandbox.pool_server.lease import Lease, LeaseState
 from swe_rl.sandbox.pool_server.store import Store
@@ -18,6 +20,7 @@ class Book:
         self._by_key: dict[str, Lease] = {}
         self._used: Counter[str] = Counter()
         self._renewed: set[str] = set()
+        self._in_use: Counter[str] = Counter()
 
     def load(self, leases: list[Lease]) -> None:
         """Take over what the disk holds (at start)."""
@@ -66,6 +69,21 @@ class Book:
         """A heartbeat: counts at once, reaches the disk with the next `flush` (a restart grants a fresh ttl anyway)."""
         lease.renew(time.time())
         self._renewed.add(lease.id)
+
+    @contextlib.contextmanager
+    def in_use(self, lease: Lease) -> Iterator[None]:
+        """Around a caller's request: its open connection is as good as heartbeats."""
+        self._in_use[lease.id] += 1
+        try:
+            yield
+        finally:
+            self._in_use[lease.id] -= 1
+            if not self._in_use[lease.id]:
+                del self._in_use[lease.id]
+            self.renew(lease)
+
+    def expired(self, lease: Lease, now: float) -> bool:
+        return now > (lease.deadline_at if self._in_use[lease.id] else lease.expires_at)
 
     def renew_all(self) -> None:
         """After a restart or a pause of this process nobody could send heartbeats: grant every open lease one ttl."""

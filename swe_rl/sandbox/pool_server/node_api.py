@@ -71,7 +71,9 @@ class NodeApi:
         params: dict[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Answer:
-        """POST `body` (GET without one) and return the answer whatever its status. Raises NodeUnreachable.
+        """POST `body` (GET without one) and return the answer whatever its status.
+
+        Raises NodeUnreachable, and NodeRefused `too_large` for an answer of more than MAX_ANSWER_BYTES.
 
         A kept-alive connection that the node has closed meanwhile is replaced once; every request carries a key.
         """
@@ -128,7 +130,8 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     chunks, size = [], 0
     async for chunk in response.content.iter_any():
         size += len(chunk)
-        if size > MAX_ANSWER_BYTES:
-            raise aiohttp.ClientPayloadError(f"answer larger than {MAX_ANSWER_BYTES} bytes")
+        if max(size, response.content_length or 0) > MAX_ANSWER_BYTES:
+            what = f"the answer is larger than the {MAX_ANSWER_BYTES} bytes that a pool server passes on"
+            raise NodeRefused(413, "too_large", f"{what}: fetch it in parts, or from the exec server itself")
         chunks.append(chunk)
     return b"".join(chunks)

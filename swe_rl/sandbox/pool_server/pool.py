@@ -143,10 +143,10 @@ class Pool:
         """Close a lease and wait for its container to go; idempotent, also for leases that are long forgotten."""
         lease = self.book.leases.get(body.lease_id)
         if lease is None:
-            return {"lease_id": body.lease_id, "state": "closed"}
+            return {"ok": True, "lease_id": body.lease_id, "state": "closed"}
         if lease.holds_slot:
             await asyncio.wait([self.closer.begin(lease, body.reason)], timeout=body.wait_s)
-        return {"lease_id": lease.id, "state": lease.state.value, "reason": lease.reason}
+        return {"ok": True, "lease_id": lease.id, "state": lease.state.value, "reason": lease.reason}
 
     async def leave(self, url: str, *, force: bool) -> None:
         """Take a node out. With leases on it only by `force`: they are closed on the book, as if the machine were gone."""

@@ -48,7 +48,7 @@ class Reaper:
             self._book.renew_all()
         self._last_tick = now
         for lease in self._book.active(LeaseState.OPEN):
-            if now > lease.expires_at:
+            if self._book.expired(lease, now):
                 self.leases_expired += 1
                 why = "its deadline passed" if now > lease.deadline_at else f"no heartbeat for {lease.ttl:.0f} s"
                 self._closer.begin(lease, f"expired: {why}")
