@@ -26,8 +26,9 @@ from swe_rl.grading.graders_files import (
     tests_region,
 )
 from swe_rl.grading.logs import ParsedLog, parse_log, parser_of, reads_pytest
-from swe_rl.grading.patch_files import plain_patch, split_patch
+from swe_rl.grading.patch_files import FilePatch, plain_patch, split_patch
 from swe_rl.grading.patch_policy import PolicyResult
+from swe_rl.grading.pytest_sessions import session_words, sessions_of
 from swe_rl.grading.report import judge
 from swe_rl.grading.script_layout import without_layout
 from swe_rl.grading.verdict import GradeResult
@@ -44,7 +45,6 @@ FAIR_SHARE = 0.5  # of a grading's time, where nothing else says how long its te
 SLACK = 0.98  # of the tests' time: upload and clocks take a little of a deadline that fits exactly
 GRADE_SCRIPT = Path(__file__).with_name("grade.sh")
 SESSION_PROOF = "pytest_session_proof.py"
-SESSIONS = 9  # of pytest in one eval script that are asked for a proof; scripts have one
 # Builtins only (PATH may be the patch's by then), and not traced.
 _LAY_WORDS = """\
 {{ while IFS=' ' read -r swe_rl_name swe_rl_word; do echo "$swe_rl_word" >| "$SWE_RL_PROOF/$swe_rl_name"; done
@@ -96,15 +96,14 @@ class _Run:
         self.task, self.workdir = task, workdir
         self.nonce = secrets.token_hex(16)
         self.end_code = secrets.choice(END_CODES)
-        self.words = [secrets.token_hex(12) for _ in range(SESSIONS)]
+        self.words = session_words()
         self.plan = PytestPlan(task) if parser_of(task) == "junit" else None
         self.markers = tuple(f"{marker} {secrets.token_hex(8)}" for marker in (START_MARKER, END_MARKER))
         self.helpers: list[str] = []  # files of the patch in folders of the graders' tests
 
     def bundle(self, patch: bytes) -> bytes:
         """A tar of everything grade.sh needs."""
-        text = graders_patch(self.task)
-        test_patch = (text if text.endswith("\n") or not text else text + "\n").encode("utf-8", "surrogateescape")
+        test_patch = graders_patch(self.task).encode("utf-8", "surrogateescape")
         sections = split_patch(patch) if patch else []
         test_sections = split_patch(test_patch) if test_patch.strip() else []
         specs = [f":(literal){name}" for name in graders_files(self.task)] + [CONFTESTS]
@@ -114,8 +113,8 @@ class _Run:
         folders = tuple(helper_folders(self.task))
         self.helpers = [path for path in dict.fromkeys(touched) if path.startswith(folders) and path not in fixed]
         files = {
-            "agent.diff": patch if patch.endswith(b"\n") or not patch else patch + b"\n",
-            "test.diff": test_patch if test_patch.strip() else b"",
+            "agent.diff": _whole(patch, sections),
+            "test.diff": _whole(test_patch, test_sections) if test_sections else b"",
             "touched": _names(touched),
             "helpers": _names(self.helpers),
             "pathspecs": "".join(f"{spec}\n" for spec in specs).encode("utf-8", "surrogateescape"),
@@ -243,7 +242,8 @@ class _Run:
     def _parse(self, log: str, code: int) -> tuple[ParsedLog, str]:
         if self.plan:
             return self.plan.read(log)
-        sessions, log = self._sessions(log)
+        said, log = sessions_of(log, self.words)
+        asked = self._runs_pytest()
         task = dataclasses.replace(self.task, eval_script=self._script())
         parsed = parse_log(
             task,
@@ -252,23 +252,20 @@ class _Run:
             markers=(self.markers[0], self.markers[1]),
             # We write no such lines and have our own clock; a script may have one, too.
             harness=False,
-            failures=[text.partition(" ")[2] for said in sessions for text in said if text.startswith("failed ")],
+            failures=said.of("failed"),
+            passes=said.of("passed") if asked else None,
+            xfails=said.of("xfailed"),
         )
         if code == TIMEOUT_CODE and re.search(r"\btimeout\b", tests_region(task.eval_script)):
             parsed.fault = parsed.fault or Verdict.TEST_TIMEOUT
             parsed.problems.append(f"the eval script's own time limit ended the tests (exit code {code})")
-        if not sessions and self._runs_pytest():
+        if asked and not said.sessions:
             parsed.problems.append("no pytest session began: what the log shows is not the test runner's")
-        for said in sessions:
-            ends = [text.split()[1] for text in said if text.startswith("end")]
-            for text in said:
-                if text.startswith("meddled"):
-                    parsed.fault = Verdict.TAMPERED
-                    parsed.problems.append(f"code under test changed the test harness: {text.partition(' ')[2]}")
-            if not ends:
-                parsed.problems.append("a pytest session began and did not come to its end")
-            elif code == 0 and any(end not in ("0", "5") for end in ends):
-                parsed.problems.append(f"pytest ended with {ends[0]}, its process with 0")
+        elif asked and parsed.parser == "exit_code" and not (said.of("passed") or said.of("xfailed")):
+            parsed.problems.append("no test passed in a pytest session: an exit code of 0 alone shows no fix")
+        if said.of("meddled"):
+            parsed.fault = Verdict.TAMPERED
+        parsed.problems += said.problems(code)
         parsed.complete = not parsed.problems
         return parsed, log
 
@@ -287,14 +284,6 @@ class _Run:
             return False
         return reads_pytest(self.task) or bool(_PYTEST.search(tests_region(script)))
 
-    def _sessions(self, log: str) -> tuple[list[list[str]], str]:
-        """What each pytest session said of itself, and the log without it."""
-        lines = re.compile(rf"^\n?({'|'.join(self.words)}) (begin|end -?\d+|(?:meddled|failed) .*)$\n?", re.MULTILINE)
-        said: dict[str, list[str]] = {}
-        for found in lines.finditer(log):
-            said.setdefault(found[1], []).append(found[2])
-        return list(said.values()), lines.sub("", log)
-
 
 _STOPS = {
     "infra": Verdict.INFRA_ERROR,
@@ -312,6 +301,13 @@ def _grade_script() -> str:
 @functools.cache
 def _runner_file(name: str) -> bytes:
     return Path(__file__).with_name(name).read_bytes()
+
+
+def _whole(patch: bytes, sections: list[FilePatch]) -> bytes:
+    """The patch with the end of its last line, and with the blank line that ends binary data, where they were stripped."""
+    if sections and sections[-1].binary:
+        return patch.rstrip(b"\r\n") + b"\n\n"
+    return patch if patch.endswith(b"\n") or not patch else patch + b"\n"
 
 
 def _names(paths: Iterable[str]) -> bytes:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from swe_rl.errors import UsageError
-from swe_rl.grading.logs_contradictions import contradicted
-from swe_rl.grading.logs_pytest import parse_pytest, parse_r2e, pytest_finished
+from swe_rl.grading.logs_contradictions import contradicted, unseen
+from swe_rl.grading.logs_pytest import parse_pytest, parse_r2e, passes_counted, pytest_finished
 from swe_rl.grading.logs_region import find_region, without_colour
 from swe_rl.grading.logs_swebench import SwebenchParser, official_statuses
 from swe_rl.tasks.swebench_library import swebench_library
@@ -84,14 +84,17 @@ def parse_log(
     markers: tuple[str, str] = (START_MARKER, END_MARKER),
     harness: bool = True,
     failures: Iterable[str] = (),
+    passes: Iterable[str] | None = None,
+    xfails: Iterable[str] = (),
 ) -> ParsedLog:
     """Read the log of `task`'s eval script.
 
     returncode: the script's exit code, None where it is not known. markers: start and end marker of the script; they are
     required unless the task's own script writes none. harness: the log comes from a harness that writes its own faults into
     it and ends with code 124 when time is up; else such lines are the tests'. failures: ids that pytest is known to have
-    failed, whatever the log says. Never raises for anything a log may hold; raises UsageError where
-    the task needs the swebench package and it is not installed.
+    failed, whatever the log says. passes: those that it has seen pass; None where that is not known. xfails: those that
+    failed as expected, by nothing that the tests say: such a test may have passed before, but shows no fix. Never raises for
+    anything a log may hold; raises UsageError where the task needs the swebench package and it is not installed.
     """
     parser = parser_of(task)
     parsed = ParsedLog(parser=parser)
@@ -106,16 +109,33 @@ def parse_log(
         # Whatever the log says of the tests: who never lets them end may have printed it.
         parsed.fault = Verdict.TEST_TIMEOUT
         parsed.problems.append("the log ends with the harness' words that the time was up")
-    if harness and parser == "swebench":
+    if harness and (parser == "swebench" or (parser == "exit_code" and _official_repo(task))):
         _officially(task, log, parsed)
     text, before = _bounded(task, log, returncode, markers, parsed)
     if text is None:
         return parsed
     parsed.applied = True
     _test_patch_applied(before, parsed)
-    _read_tests(task, text, parsed, failures)
+    _read_tests(task, text, parsed, _Seen(tuple(failures), None if passes is None else tuple(passes), tuple(xfails)))
     parsed.complete = not parsed.problems
     return parsed
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What pytest's own plugin has seen; see `parse_log`."""
+
+    failures: tuple[str, ...]
+    passes: tuple[str, ...] | None
+    xfails: tuple[str, ...]
+
+
+def _official_repo(task: Task) -> bool:
+    """Whether the official harness reads the task's logs although our parser is not swebench's: it names no required test."""
+    try:
+        return not task.log_parser and task.repo in swebench_library().parsers
+    except UsageError:
+        return False
 
 
 def _harness_lines(log: str, parsed: ParsedLog) -> None:
@@ -168,9 +188,10 @@ def _test_patch_applied(before: str, parsed: ParsedLog) -> None:
         parsed.problems.append(f"the graders' tests were not applied ({error.group(0)})")
 
 
-def _read_tests(task: Task, text: str, parsed: ParsedLog, failures: Iterable[str]) -> None:
+def _read_tests(task: Task, text: str, parsed: ParsedLog, seen: _Seen) -> None:
     wanted = [*task.fail_to_pass, *task.pass_to_pass]
     finished: Callable[[str], bool] = pytest_finished
+    counted: Callable[[str], int | None] = passes_counted
     runner = "pytest"
     if parsed.parser == "swebench":
         swebench = SwebenchParser(task)
@@ -179,7 +200,8 @@ def _read_tests(task: Task, text: str, parsed: ParsedLog, failures: Iterable[str
             parsed.problems.append(reason)
             return
         read: Callable[[str], dict[str, str]] = swebench.read
-        runner, finished, parsed.fail_only = swebench.runner, swebench.finished, swebench.fail_only
+        runner, finished, counted = swebench.runner, swebench.finished, swebench.passes_counted
+        parsed.fail_only = swebench.fail_only
     elif parsed.parser == "r2e":
         read = functools.partial(parse_r2e, wanted=wanted)
     elif parsed.parser == "exit_code":
@@ -194,6 +216,30 @@ def _read_tests(task: Task, text: str, parsed: ParsedLog, failures: Iterable[str
         return
     if not finished(text):
         parsed.problems.append("the test runner's last line is missing: it did not come to its end")
-    passed = [name for name in wanted if parsed.tests.get(name) in ("PASSED", "XFAIL")]
-    if failed := contradicted(read, text, passed, runner=runner, failures=failures):
+    passed = [name for name in dict.fromkeys(wanted) if parsed.tests.get(name) in ("PASSED", "XFAIL")]
+    if failed := contradicted(read, text, passed, runner=runner, failures=seen.failures):
         parsed.problems.append(f"{len(failed)} required tests are reported as failed and as passed: {failed[0]}")
+    # Ids cut at a space stand for several tests: there the runner counts more, never less.
+    named = [name for name in passed if "::" in name or runner == "sympy"]
+    count = counted(text) if named else None
+    if count is not None and count < len(named):
+        parsed.problems.append(f"{len(named)} required tests are reported as passed, the test runner counts {count}")
+    if seen.passes is not None:
+        parsed.problems += _not_seen(task, read, passed, seen.passes, seen.xfails)
+
+
+def _not_seen(
+    task: Task,
+    read: Callable[[str], dict[str, str]],
+    passed: list[str],
+    passes: tuple[str, ...],
+    xfails: tuple[str, ...],
+) -> list[str]:
+    before = {*task.pass_to_pass} - {*task.fail_to_pass}
+    ghosts = unseen(read, [name for name in passed if name not in before], passes)
+    ghosts += unseen(read, [name for name in passed if name in before], (*passes, *xfails))
+    return (
+        [f"{len(ghosts)} required tests are reported as passed, and pytest saw no such pass: {ghosts[0]}"]
+        if ghosts
+        else []
+    )

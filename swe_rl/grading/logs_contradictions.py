@@ -1,7 +1,9 @@
-"""Required tests that a log reports as failed and as passed: swebench's parsers believe the last line, and code can print.
+"""Required tests that a log reports as passed, and what speaks against it: swebench's parsers believe the last line, and code
+can print.
 
-A test runner says one thing of a test. Where a log says both, the better word was printed by the code under test, or the
-test did not pass as a whole; the official harness resolves such a log, our verdict does not.
+A test runner says one thing of a test. Where a log says two, or where the runner is known not to have seen the test pass, the
+better word was printed by the code under test, or the test did not pass as a whole; the official harness resolves such a log,
+our verdict does not.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ _BAD = ("FAILED", "ERROR")
 _FILE = re.compile(r"^(?:FAILED|ERROR) ([^\s:]+)(?: - .*)?$")  # a module that could not be collected
 _DJANGO_HEAD = re.compile(r"^(?:FAIL|ERROR): (.+)$")
 _DJANGO_LINE = re.compile(r"^(.+?) \.\.\. .*(?:FAIL|ERROR)$")
+_DJANGO_SKIP = re.compile(
+    r"^(\w+ \(\S+\)) \.\.\. skipped\b"
+)  # other names are first lines of docstrings: several tests may share one
 _SYMPY_LINE = re.compile(r"^(test_\S+) .*\b[FE]$")
 _SYMPY_HEAD = re.compile(r"^_+ \S+\.py:(\S+) _+$")
 
@@ -36,17 +41,28 @@ def contradicted(
         bad = _found(text, (" F", " E", "_ "), (_SYMPY_LINE, _SYMPY_HEAD))
         return [name for name in passed if name in bad]
     if runner == "django":
-        bad = _found(text, ("FAIL", "ERROR"), (_DJANGO_LINE, _DJANGO_HEAD))
+        bad = _found(text, ("FAIL", "ERROR", "skipped"), (_DJANGO_LINE, _DJANGO_HEAD, _DJANGO_SKIP))
         # Of a subtest the head names the test first, then its parameters.
         whole = bad | {name.partition(") ")[0] + ")" for name in bad if ") " in name}
         return [name for name in passed if name in whole]
     return []
 
 
+def unseen(read: Reader, passed: Iterable[str], seen: Iterable[str]) -> list[str]:
+    """Which of `passed` pytest did not see pass. seen: the ids that it did, as it writes them."""
+    lines = []
+    for name in seen:
+        # In its summary and behind its progress, as the parser may know only one form; escaped where the terminal is ASCII.
+        for one in {name, name.encode("unicode-escape").decode()}:
+            lines += [f"PASSED {one}", f"{one} PASSED"]
+    ran = read("\n".join(lines)).keys()
+    return [name for name in passed if name.partition(" <- ")[0] not in ran]  # "<-": inherited from another file
+
+
 def _pytest_failures(read: Reader, text: str, failures: Iterable[str]) -> Collection[str]:
     bad: set[str] = set(failures)
     lines = [f"FAILED {name}" for name in bad]
-    for count, line in enumerate(lines_with(text, _BAD)):
+    for count, line in enumerate(lines_with(text, _BAD, longest=len(text))):
         if count == MOST_LINES:
             break
         lines.append(line)

@@ -18,13 +18,24 @@ _XDIST = re.compile(rf"^\[gw\d+\] (?:\[\s*\d+%\] )?({'|'.join(STATUSES)}) (\S.*)
 _END = re.compile(
     r"=*[ ]*(?:no tests ran|\d+ (?:passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)\b).* in [\d.:]+ ?s"
 )
+_COUNT = re.compile(r"\b(\d+) (?:passed|xfailed)\b")
 MAX_LINE = 5000  # characters of a line that are read: output is hostile, and regular expressions can be stalled
 _RANK = {"PASSED": 0, "XFAIL": 0, "XPASS": 1, "SKIPPED": 2, "FAILED": 3, "ERROR": 4}
 
 
 def pytest_finished(text: str) -> bool:
     """Whether pytest's last line (`3 passed in 0.12s`) is there."""
-    return any(_END.match(without_colour(line)) for line in lines_with(text, (" in ",)))
+    return any(True for _ in _closing_lines(text))
+
+
+def passes_counted(text: str) -> int:
+    """How many tests passed or failed as expected by pytest's own count: the sum over the last lines of its sessions."""
+    return sum(int(count[:9]) for line in _closing_lines(text) for count in _COUNT.findall(line))
+
+
+def _closing_lines(text: str) -> Iterator[str]:
+    lines = (without_colour(line) for line in lines_with(text, (" in ",)))
+    return (found[0] for line in lines if (found := _END.match(line)))
 
 
 def lines_with(text: str, words: Iterable[str], gap: str | None = None, *, longest: int = MAX_LINE) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from swe_rl.grading.logs_pytest import MAX_LINE, lines_with, pytest_finished
+from swe_rl.grading.logs_pytest import MAX_LINE, lines_with, passes_counted, pytest_finished
 from swe_rl.grading.logs_region import without_colour
 from swe_rl.tasks.swebench_library import swebench_library
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
@@ -21,7 +21,7 @@ _PYTEST_WORDS = ("PASSED", "FAILED", "SKIPPED", "ERROR", "XFAIL")
 _WORDS = {
     **dict.fromkeys(("parse_log_pytest", "parse_log_pytest_options", "parse_log_pytest_v2"), (*_PYTEST_WORDS, " in ")),
     **dict.fromkeys(("parse_log_seaborn", "parse_log_matplotlib"), (*_PYTEST_WORDS, " in ")),
-    "parse_log_sympy": ("test_", ".py:"),
+    "parse_log_sympy": ("test_", ".py:", "tests finished:"),
     "parse_log_django": ("...", "FAIL:", "ERROR:", "ok", "--version", "silenced", "Ran "),
 }
 # Parsers for which the end of a line matters, however long it is: XML, JSON on one line.
@@ -32,6 +32,10 @@ _COUNTS = {
     "parse_log_p5js": re.compile(r"^[ \t]*[1-9]\d* passing\b", re.MULTILINE),
     "parse_log_marked": re.compile(r"^[1-9]\d* specs?, \d+ failures?", re.MULTILINE),
 }
+_SYMPY_COUNT = re.compile(r"^=+ tests finished: (\d+) passed", re.MULTILINE)
+# The pattern of this parser for an id with a bracket is tried from each character, over each bracket, to the id's end.
+_CUBIC = "parse_log_pytest_options"
+_MOST_ID_STEPS = 4_000_000_000  # about fifteen seconds
 # p5.js' parser looks for the end of each tag up to the log's end, and for a number behind each run of blank lines.
 _TAG = re.compile(r"<\w+>")
 _MOST_TAG_STEPS = 400_000_000  # tags times characters: about five seconds
@@ -56,7 +60,8 @@ class SwebenchParser:
 
     def readable(self, text: str) -> str:
         """The lines of `text` that mean anything to the parser."""
-        longest = len(text) if self.name in _WHOLE_LINES else MAX_LINE
+        # Ids of pytest can be of any length, and all but one of their parsers need no more than time in proportion.
+        longest = len(text) if self.reads_pytest or self.name in _WHOLE_LINES else MAX_LINE
         text = "\n".join(lines_with(text, _WORDS.get(self.name, ("",)), gap=".", longest=longest))
         return _BLANK_LINES.sub("\n\n\n", text) if self.name == "parse_log_p5js" else text
 
@@ -66,13 +71,18 @@ class SwebenchParser:
             return f"'{_DJANGO_STALL}' stands in the log more than {_MOST_STALLS} times: not read"
         if self.name == "parse_log_p5js" and len(_TAG.findall(text)) * len(text) > _MOST_TAG_STEPS:
             return f"{len(text)} characters with {len(_TAG.findall(text))} tags: not read"
+        if self.name == _CUBIC and _id_steps(text) > _MOST_ID_STEPS:
+            return "ids of tests with too many brackets that do not close: not read"
         return ""
 
     def read(self, text: str) -> dict[str, str]:
         """Status by test. Some parsers raise for lines that any code can print: such lines do not count, the others do.
 
         Raises whatever the parser raises for the rest: that was printed too, or the package has no parser for this instance.
+        Nothing is read of a text that is `why_unreadable`.
         """
+        if self.why_unreadable(text):
+            return {}
         # Of a test spec, parsers ask for no more than this.
         about = SimpleNamespace(instance_id=self.task.instance_id, repo=self.task.repo, version=self.task.version)
         try:
@@ -88,6 +98,13 @@ class SwebenchParser:
             return True
         return False
 
+    def passes_counted(self, text: str) -> int | None:
+        """How many tests passed by the runner's own count; None where it has none that is known."""
+        if self.reads_pytest:
+            return passes_counted(text)
+        counts = _SYMPY_COUNT.findall(without_colour(text)) if self.runner == "sympy" else []
+        return sum(int(count[:9]) for count in counts) if counts else None
+
     def finished(self, text: str) -> bool:
         """Whether the runner's closing line is there; True for runners whose closing line is not known."""
         if "django" in self.name:
@@ -95,6 +112,15 @@ class SwebenchParser:
         if count := _COUNTS.get(self.name):
             return count.search(without_colour(text)) is not None
         return pytest_finished(text) if self.reads_pytest else True
+
+
+def _id_steps(text: str) -> int:
+    steps = 0
+    for line in lines_with(text, _PYTEST_WORDS, longest=len(text)):
+        name = line.split(maxsplit=2)[1:2]
+        if line.startswith(_PYTEST_WORDS) and name and "]" not in name[0].partition("[")[2]:
+            steps += len(name[0]) ** 2 * (name[0].count("[") + 1)
+    return steps
 
 
 def official_statuses(parser: SwebenchParser, log: str) -> tuple[dict[str, str], bool] | None:

@@ -1,9 +1,10 @@
 """A pytest plugin for eval scripts that are not ours: says on the script's output how a session began, ended, was meddled with,
-and which tests failed.
+and which tests failed and passed.
 
 Code under test can print a whole session's output and leave with os._exit(0); it cannot print the end that this plugin owes,
-because the word that starts its lines came from a file that is gone, and is in no environment and no module. And code that
-exchanges functions of pytest or unittest, or a test's own code, or registers a plugin, is told of.
+because the word that starts its lines came from a file that is gone, and is in no environment and no module. Nor can it skip a
+test and print that it passed. And code that exchanges functions of pytest or unittest, or a test's own code, or registers a
+plugin, is told of.
 Loaded through PYTEST_ADDOPTS in whatever Python and pytest the image has: the oldest syntax, and nothing may break a session.
 """
 
@@ -14,6 +15,8 @@ import importlib
 import inspect
 import os
 import sys
+
+import pytest
 
 MODULES = [
     "_pytest.assertion.rewrite", "_pytest.main", "_pytest.outcomes", "_pytest.python", "_pytest.python_api", "_pytest.raises",
@@ -72,9 +75,12 @@ def _take_word():  # type: ignore[no-untyped-def]
     for name in sorted(os.listdir(here)):
         if name.startswith("word"):
             path = os.path.join(here, name)
-            with open(path) as file:
-                word = file.read().strip()
-            os.unlink(path)
+            try:
+                with open(path) as file:
+                    word = file.read().strip()
+                os.unlink(path)
+            except OSError:  # another session, of those that run at the same time, was faster
+                continue
             return word
     return ""
 
@@ -93,16 +99,58 @@ def _loaders():  # type: ignore[no-untyped-def]
     return found + [value for name, value in vars(rewrite).items() if name == "AssertionRewritingHook"]
 
 
-def _make_proof(manager):  # type: ignore[no-untyped-def]
+def _speaks_of_xfail(item):  # type: ignore[no-untyped-def]
+    """Whether a mark, the test's file or that of its function says that it may be expected to fail."""
+    if "xfail" in item.keywords:
+        return True
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    for path in (str(getattr(item, "fspath", "")), str(getattr(code, "co_filename", ""))):
+        try:
+            with open(path, "rb") as file:
+                text = file.read()
+        except (OSError, ValueError):
+            continue
+        if b"xfail" in text or b"expectedFailure" in text:
+            return True
+    return False
+
+
+def _outcome(reports):  # type: ignore[no-untyped-def]
+    """ "passed", "xfailed" or "" for anything else, from all reports of one test (of repeated tries, too)."""
+    outcomes = [(report.when, report.outcome, hasattr(report, "wasxfail")) for report in reports]
+    if any(outcome == "failed" for _, outcome, _ in outcomes):
+        return ""
+    if any(outcome == "skipped" for _, outcome, _ in outcomes):
+        return "xfailed" if all(expected for _, outcome, expected in outcomes if outcome == "skipped") else ""
+    return "passed" if ("call", "passed", False) in outcomes else ""
+
+
+def _make_proof(config):  # type: ignore[no-untyped-def]
     """The plugin object; everything it knows is in its functions alone."""
+    manager = config.pluginmanager
     word, out, write, owners = _take_word(), globals().pop("_OUT"), os.write, _owners()
     before, items, state = _identities(owners), [], {"status": -1}
     loaders, told, known, asked, plugins_own = _loaders(), set(), {}, set(), {}
+    collected, running = {}, {"item": None, "inside": False, "reports": [], "elsewhere": False}
     packages = {"_pytest", "pytest"} | {_package(plugin) for plugin in manager.get_plugins()} - {"builtins", "conftest"}
 
     def say(text):  # type: ignore[no-untyped-def]
         if word:
             write(out, ("\n" + word + " " + text.replace("\n", " ") + "\n").encode("utf-8", "replace"))
+
+    def say_of(kind, nodeid):  # type: ignore[no-untyped-def]
+        try:
+            nodeid = config.cwd_relative_nodeid(nodeid)  # as in pytest's summary
+        except Exception:
+            pass
+        say(kind + " " + nodeid)
+
+    def say_outcome(nodeid, reports, may_xfail):  # type: ignore[no-untyped-def]
+        outcome = _outcome(reports)
+        if outcome == "xfailed" and may_xfail:
+            outcome = "passed"
+        if outcome:
+            say_of(outcome, nodeid)
 
     def meddled():  # type: ignore[no-untyped-def]
         after = _identities(owners)
@@ -155,6 +203,7 @@ def _make_proof(manager):  # type: ignore[no-untyped-def]
                 ):
                     plugins_own[name] = value
             known.update((id(plugin), plugin) for plugin in manager.get_plugins())
+            running["elsewhere"] = manager.hasplugin("dsession")  # xdist: the tests run in other processes
 
         def pytest_itemcollected(self, item):  # type: ignore[no-untyped-def]
             more = getattr(getattr(item, "module", None), "pytest_plugins", None) or ()
@@ -162,6 +211,7 @@ def _make_proof(manager):  # type: ignore[no-untyped-def]
 
         def pytest_collection_finish(self, session):  # type: ignore[no-untyped-def]
             for item in session.items:
+                collected[id(item)] = (item, item.nodeid, _speaks_of_xfail(item))
                 module = getattr(item, "module", None)
                 loader = getattr(getattr(module, "__spec__", None), "loader", None)
                 if module is not None and type(loader) not in loaders and "loader" not in told:
@@ -172,16 +222,39 @@ def _make_proof(manager):  # type: ignore[no-untyped-def]
                 if code is not None and not inspect.iscoroutinefunction(item.function):
                     items.append((item, code))
 
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_runtest_protocol(self, item):  # type: ignore[no-untyped-def]
+            running["item"], running["reports"] = item, []
+            yield
+            _, nodeid, may_xfail = collected.get(id(item), (None, None, False))
+            if running["item"] is item and item.nodeid == nodeid:
+                say_outcome(nodeid, running["reports"], may_xfail)
+            running["item"] = None
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_runtest_setup(self, item):  # type: ignore[no-untyped-def]
+            running["inside"] = True
+            yield
+            running["inside"] = False
+
+        pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+
         def pytest_runtest_logreport(self, report):  # type: ignore[no-untyped-def]
             # Reports of subtests are of other classes, and repeated tries have another outcome.
-            if report.outcome == "failed" and type(report).__name__ == "TestReport":
-                say("failed " + report.nodeid)
+            if type(report).__name__ == "TestReport":
+                if report.outcome == "failed":
+                    say_of("failed", report.nodeid)
+                if running["elsewhere"]:
+                    say_outcome(report.nodeid, [report], "xfail" in report.keywords)
+                # pytest reports between the phases of a test; what comes from within one comes from the code.
+                elif not running["inside"] and getattr(running["item"], "nodeid", None) == report.nodeid:
+                    running["reports"].append(report)
             if report.when == "teardown":  # what fixtures exchange for a test is back by then
                 check()
 
         def pytest_collectreport(self, report):  # type: ignore[no-untyped-def]
             if report.outcome == "failed":
-                say("failed " + report.nodeid)
+                say_of("failed", report.nodeid)
 
         def pytest_sessionfinish(self, session, exitstatus):  # type: ignore[no-untyped-def]
             state["status"] = int(exitstatus)
@@ -199,6 +272,6 @@ def _make_proof(manager):  # type: ignore[no-untyped-def]
 def pytest_load_initial_conftests(early_config):  # type: ignore[no-untyped-def]
     """After the installed plugins, before any conftest.py can have imported the code under test."""
     try:
-        early_config.pluginmanager.register(_make_proof(early_config.pluginmanager), "swe-rl-proof")
+        early_config.pluginmanager.register(_make_proof(early_config), "swe-rl-proof")
     except Exception:
         pass  # no proof is asked of a session that did not begin to give one

@@ -31,7 +31,8 @@ class Judgement:
 def tests_status(task: Task, tests: Mapping[str, str], *, fail_only: bool = False) -> dict[str, dict[str, list[str]]]:
     """Required tests by success and failure, as swebench's `get_eval_tests_report` counts them.
 
-    PASSED and XFAIL are successes; FAILED, ERROR and missing are failures; skipped tests are in neither list.
+    PASSED and XFAIL are successes; FAILED, ERROR and missing are failures; skipped tests are in neither list. XPASS is a
+    failure: its parsers do not know the word, so that such a test is missing.
     """
     wanted = {"FAIL_TO_PASS": task.fail_to_pass, "PASS_TO_PASS": task.pass_to_pass}
     return {group: _split(wanted.get(group, ()), tests, fail_only) for group in _GROUPS}
@@ -45,7 +46,7 @@ def _split(names: Iterable[str], tests: Mapping[str, str], fail_only: bool) -> d
             lists["failure" if status == "FAILED" else "success"].append(name)
         elif status in _GOOD:
             lists["success"].append(name)
-        elif status is None or status in _BAD:
+        elif status in (None, "XPASS", *_BAD):
             lists["failure"].append(name)
     return lists
 

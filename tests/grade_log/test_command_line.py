@@ -103,7 +103,7 @@ def test_a_very_long_log(name: str, megabytes: int, limit: int, cases: Path, cal
         for number in range(megabytes):
             file.writelines(results[number::megabytes])
             file.write(noise)
-        file.write("Ran 3 tests in 0.1s\n== 3 passed in 0.1s ==\n+ : '>>>>> End Test Output'\n")
+        file.write(f"Ran 3 tests in 0.1s\n== {len(results)} passed in 0.1s ==\n+ : '>>>>> End Test Output'\n")
     assert log.stat().st_size >= megabytes << 20
     watcher = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True);"

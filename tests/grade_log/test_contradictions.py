@@ -76,6 +76,47 @@ def test_what_pytest_itself_said_counts(repo: str) -> None:
         assert judge(task, parse_log(task, log, returncode=0, failures=failures), 0).verdict is Verdict.UNRESOLVED
 
 
+@pytest.mark.parametrize("repo", ["psf/requests", "own/m"])
+def test_passes_that_pytest_did_not_see(repo: str) -> None:
+    """What the sessions' plugin saw pass must be all that the log reports as passed, in whatever form the log has ids."""
+    task = made_task(repo, "1") if repo in NAMES else pytest_task(pass_to_pass=["tests/test_m.py::test_b[ü"])
+    first, second = task.fail_to_pass[0], task.pass_to_pass[0]
+    full = second.replace("[/c-d]", "[/a/b/c-d]") + (" z]" if second.endswith("[ü") else "")
+    log = START + f"PASSED {first}\nXFAIL {full}\n== 1 passed, 1 xfailed in 1s ==\n" + END
+    for passes, xfails, verdict in (
+        ([first, full], [], Verdict.RESOLVED),
+        ([first], [full], Verdict.RESOLVED),  # it passed before the patch, too
+        ([full], [first], Verdict.UNRESOLVED),
+        ([full], [], Verdict.UNRESOLVED),
+        ([first], [], Verdict.UNRESOLVED),
+        ([], [], Verdict.UNRESOLVED),
+    ):
+        judgement = judge(task, parse_log(task, log, returncode=0, passes=passes, xfails=xfails), 0)
+        assert judgement.verdict is verdict, (passes, xfails, judgement.problems)
+    verbose = START + f"{first} <- lib/base.py PASSED [ 50%]\n{full} PASSED [100%]\n== 2 passed in 1s ==\n" + END
+    task.fail_to_pass = [f"{first} <- lib/base.py"]
+    if repo not in NAMES:
+        assert judge(task, parse_log(task, verbose, passes=[first, full])).verdict is Verdict.RESOLVED
+        assert judge(task, parse_log(task, verbose, passes=[full])).verdict is Verdict.UNRESOLVED
+
+
+def test_skips_and_then_forged_passes(cases: Path) -> None:
+    """Django's runner names skipped tests, SymPy's counts those that passed."""
+    task = find_task(cases / "swebench_lite_80.jsonl", "django__django-11283")
+    required = [*task.fail_to_pass, *task.pass_to_pass]
+    name = next(name for name in task.fail_to_pass if name.endswith(")"))
+    passes = "".join(f"{one} ... ok\n" for one in required)
+    for skip, verdict in (("", Verdict.RESOLVED), (f"{name} ... skipped 'x'\n", Verdict.UNRESOLVED)):
+        log = f"{START}{skip}{passes}Ran 9 tests in 0.1s\nOK\n{END}"
+        assert judge(task, parse_log(task, log, returncode=0), 0).verdict is verdict
+    task = made_task("sympy/sympy", "1")
+    required = [*task.fail_to_pass, *task.pass_to_pass]
+    for count, verdict in ((len(required), Verdict.RESOLVED), (len(required) - 1, Verdict.UNRESOLVED)):
+        footer = f"===== tests finished: {count} passed, 1 skipped, in 3.20 seconds =====\n"
+        log = f"{START}{required[0]} x s\n{footer}" + "".join(f"{one} ok\n" for one in required) + END
+        assert judge(task, parse_log(task, log, returncode=0), 0).verdict is verdict
+
+
 def test_hundreds_of_thousands_of_lines_that_say_failed_are_bounded() -> None:
     text = "".join(f"FAILED a.py::b{number}\n" for number in range(300_000)) + "FAILED a.py::c\n"
     assert contradicted(parse_pytest, text, ["a.py::b7"], runner="pytest") == ["a.py::b7"]
@@ -87,7 +128,7 @@ def test_lines_of_a_harness_that_is_not_there(cases: Path) -> None:
     for task in (pytest_task(), next(task for task in rows if task.repo == "psf/requests")):
         passes = "".join(f"PASSED {name}\n" for name in (*task.fail_to_pass, *task.pass_to_pass))
         for line in (">>>>> Tests Errored", ">>>>> Reset Failed", ">>>>> Patch Apply Failed", ">>>>> Tests Timed Out"):
-            log = START + passes + line + "\n" + DONE + END
+            log = START + passes + line + f"\n== {passes.count('PASSED')} passed in 1s ==\n" + END
             assert judge(task, parse_log(task, log)).verdict is not Verdict.RESOLVED
             assert judge(task, parse_log(task, log, harness=False)).verdict is Verdict.RESOLVED
         log = START + passes.replace("PASSED", "FAILED") + DONE + END

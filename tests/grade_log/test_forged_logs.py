@@ -69,7 +69,15 @@ FORGED = {
     "error": (START + GOOD.replace(PASS_A, PASS_A.replace("PASSED", "ERROR")) + DONE + END, "unresolved", ""),
     "xfail": (START + GOOD.replace(PASS_A, PASS_A.replace("PASSED", "XFAIL")) + DONE + END, "resolved", ""),
     "xpass": (START + GOOD.replace("PASSED tests/test_m.py::test_a", "XPASS tests/test_m.py::test_a") + DONE + END,
-              "unresolved", "did not run"),
+              "unresolved", ""),
+    "passes where nothing ran": (START + GOOD + "no tests ran in 0.01s\n" + END, "unresolved", "the test runner counts 0"),
+    "more passes than the runner counts": (
+        START + GOOD + "===== 1 passed, 1 skipped in 0.12s =====\n" + END, "unresolved", "the test runner counts 1",
+    ),
+    "counts of two sessions": (
+        START + PASS_A + "\n=== 1 passed in 0.1s ===\n" + GOOD.partition("\n")[2] + "=== 1 xfailed in 0.1s ===\n" + END,
+        "resolved", "",
+    ),
     "syntax error, nothing collected": (START + "ERROR tests/test_m.py\n1 error in 0.10s\n" + END, "unresolved", ""),
     "patch not applied": (">>>>> Patch Apply Failed\n", "patch_rejected", "Patch Apply Failed"),
     "timeout line": (START + GOOD + "\n>>>>> Tests Timed Out: 900 seconds exceeded", "test_timeout", "Timed Out"),
@@ -96,7 +104,8 @@ def test_swebench_repositories_with_forged_lines(cases: Path, name: str) -> None
     task = find_task(cases / "swebench_lite_80.jsonl", name)
     style = "{} ... ok\n" if "django" in name else "PASSED {}\n"
     forged = "".join(style.format(test) for test in task.fail_to_pass + task.pass_to_pass)
-    end = "Ran 3 tests in 0.1s\n" if "django" in name else DONE
+    count = len(task.fail_to_pass + task.pass_to_pass)
+    end = "Ran 3 tests in 0.1s\n" if "django" in name else f"===== {count} passed in 0.12s =====\n"
     assert verdict(task, START + forged + end + END)[0] is Verdict.RESOLVED
     for log in (forged + end + START + end + END, START + end + END + forged + end, forged + end):
         assert verdict(task, log)[0] is not Verdict.RESOLVED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,32 @@ def test_logs_that_broke_off(tasks: list[Task], tmp_path: Path) -> None:
         for log in broken:
             assert differences(task, log, tmp_path) == {}, (task.instance_id, log[-200:])
             assert judge(task, parse_log(task, log)).verdict is not Verdict.RESOLVED
+
+
+def test_ids_of_any_length(tasks: list[Task], tmp_path: Path) -> None:
+    """Lines of results are read whole; where swebench's parser would take hours for one, nothing is read."""
+    for task in {task.repo: task for task in tasks if task.repo not in ("django/django", "sympy/sympy")}.values():
+        name = f"t/test_m.py::test_long[{'x' * 20_000}]"
+        longer = replace(task, fail_to_pass=[name], pass_to_pass=[])
+        style = styles_of(task.repo)[0]
+        log = HEAD + START + style([(name, "PASSED")], random.Random(1)) + END + TAIL
+        assert differences(longer, log, tmp_path) == {}, task.repo
+        assert judge(longer, parse_log(longer, log)).verdict is Verdict.RESOLVED, task.repo
+    stalls = HEAD + START + "PASSED " + "[" * 20_000 + "\n== 1 passed in 1s ==\n" + END + TAIL
+    assert judge(made_task("psf/requests", "1"), parse_log(made_task("psf/requests", "1"), stalls)).resolved is False
+
+
+def test_rows_that_name_no_required_test(tmp_path: Path) -> None:
+    """Official: all of none has passed. Our verdict asks for the exit code."""
+    version = next(iter(swebench_library().specs["psf/requests"]))
+    task = replace(made_task("psf/requests", version), fail_to_pass=[], pass_to_pass=[])
+    for text in ("PASSED a.py::b\n== 1 passed in 1s ==\n", "", "FAILED a.py::b - x\n== 1 failed in 1s ==\n"):
+        log = HEAD + START + text + END + TAIL
+        assert differences(task, log, tmp_path) == {}
+        assert judge(task, parse_log(task, log)).resolved
+        assert judge(task, parse_log(task, log, returncode=1), 1).verdict is Verdict.UNRESOLVED
+    assert differences(task, HEAD + START, tmp_path) == {}
+    assert not judge(replace(task, repo="own/m"), parse_log(replace(task, repo="own/m"), HEAD + START + END)).resolved
 
 
 def test_a_test_without_a_name_is_a_failure(cases: Path, tmp_path: Path) -> None:

@@ -76,8 +76,13 @@ def session(folder: Path, code: str, words: list[str], *more: str) -> tuple[int,
 
 def test_an_honest_session_says_begin_and_end_and_takes_one_word(tmp_path: Path) -> None:
     code, said = session(tmp_path, HONEST, ["word-a", "word-b"])
-    failed = ["failed test_m.py::test_b", "failed test_m.py::TestD::test_e"]
-    assert (code, said) == (1, [f"word-a {text}" for text in ("begin", *failed, "end 1")])
+    tests = [
+        *(f"passed test_m.py::test_{name}" for name in ("a", "async")),
+        "failed test_m.py::test_b",
+        "passed test_m.py::test_c",
+        "failed test_m.py::TestD::test_e",
+    ]
+    assert (code, said) == (1, [f"word-a {text}" for text in ("begin", *tests, "end 1")])
     assert session(tmp_path, HONEST, [])[1] == [line.replace("word-a", "word-b") for line in said]
     assert session(tmp_path, HONEST, []) == (1, [])
 
@@ -99,14 +104,14 @@ def test_what_honest_plugins_and_tests_do_is_not_told(tmp_path: Path) -> None:
     (folder / "test_sub.py").write_text("pytest_plugins = ['helper', 'pytester']\ndef test_sub(h): pass\n")
     (tmp_path / "helper.py").write_text("import pytest\n@pytest.fixture\ndef h(): pass\n")
     assert [line.split()[1] for line in session(tmp_path, HONEST, ["word-a"], "-p", "installed", "sub/test_sub.py")[1]] == [
-        "begin", "failed", "failed", "end",
+        "begin", "passed", "passed", "failed", "passed", "failed", "passed", "end",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CHEATS)
 def test_what_the_code_exchanges_is_told(name: str, tmp_path: Path) -> None:
     said = session(tmp_path, HONEST + CHEATS[name], ["word-a"])[1]
-    assert [kind for line in said if (kind := line.split()[1]) != "failed"] == ["begin", "meddled", "end"], said
+    assert [kind for line in said if (kind := line.split()[1]) not in ("failed", "passed")] == ["begin", "meddled", "end"], said
 
 
 def test_modules_that_cannot_be_collected_are_told(tmp_path: Path) -> None:
