@@ -219,3 +219,17 @@ async def test_a_file_too_large_to_pass_on_is_fetched_once(nodes, pools, monkeyp
         with pytest.raises(ServerRefusal, match="in parts") as refused:
             await sandbox.download("/file", max_bytes=100_001)
     assert (refused.value.status, refused.value.kind, node.downloads) == (413, "too_large", 2)
+
+
+async def test_a_request_that_no_route_takes_or_nobody_can_read_is_refused_as_json(pools) -> None:
+    pool = await pools()
+    nested = b"[" * 100_000
+    for path, body, kind in (
+        ("/nowhere", b"{}", "not_found"),
+        ("/healthz", b"{}", "method_not_allowed"),
+        ("/exec", nested, "bad_request"),
+        ("/allocate", nested, "bad_request"),
+    ):
+        async with pool.session.post(pool.url + path, data=body) as response:
+            refused = await response.json()
+        assert refused["ok"] is False and refused["error"]["kind"] == kind, refused

@@ -46,6 +46,10 @@ class ExecFault(ServerFault):
         """The fault that a typed error means; None for an error that nobody raised on purpose."""
         if isinstance(error, ServerFault):
             return error
-        if isinstance(error, errors.EngineRefused) and "container name" in str(error) and "already in use" in str(error):
+        if (
+            isinstance(error, errors.EngineRefused)
+            and "container name" in str(error)
+            and "already in use" in str(error)
+        ):
             return cls("name_conflict", str(error))
         return next((cls(kind, str(error)) for known, kind in KINDS if isinstance(error, known)), None)
