@@ -14,9 +14,10 @@ from typing import Any
 from swe_rl.advantages import group_advantages
 from swe_rl.errors import DataError
 from swe_rl.rollout.attempt import grade_attempt, run_attempt
+from swe_rl.rollout.places import in_whole_attempt
 from swe_rl.rollout.runtime import runtime_for
 from swe_rl.rollout.samples import make_samples
-from swe_rl.tasks.forms import task_from_row
+from swe_rl.tasks.forms import form_of, task_from_row
 from swe_rl.types import Task, Verdict
 
 COMPARING = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")  # slime's estimators that compare within groups
@@ -26,24 +27,25 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> A
     """Let the bash agent work on the sample's task in a fresh sandbox.
 
     args: our Config, or any Namespace (what it lacks comes from the environment and defaults).
-    sample: `metadata["instance"]` holds the task in any known dataset form (or `metadata["task"]` is a Task);
-    `metadata["attempts_dir"]`, where set, replaces the folder for attempts.
+    sample: `metadata["instance"]`, or `metadata` itself, holds the task in any known dataset form (or `metadata["task"]` is a
+    Task); `metadata["attempts_dir"]`, where set, replaces the folder for attempts.
     sampling_params: SGLang's names; `max_new_tokens` bounds one turn.
     Returns the sample filled with tokens, loss mask and log-probs, or a list where the attempt has several segments (or
     steps, with `dynamic_history`). An attempt that failed for reasons of the infrastructure, also after fresh starts,
     comes back with status FAILED and `remove_sample` set. Raises ConfigError, and DataError for a row that is no task.
     """
-    runtime = await runtime_for(args)
-    task = task_of(sample, runtime.config.swe_image_template)
-    directory = sample.metadata.get("attempts_dir") or runtime.attempts_dir
-    attempt = await run_attempt(
-        runtime,
-        task,
-        sampling_params,
-        group=sample.group_index or 0,
-        index=sample.index or 0,
-        directory=Path(directory) if directory else None,
-    )
+    async with runtime_for(args) as runtime:
+        task = task_of(sample, runtime.config.swe_image_template)
+        directory = sample.metadata.get("attempts_dir") or runtime.attempts_dir
+        async with runtime.places.agent():
+            attempt = await run_attempt(
+                runtime,
+                task,
+                sampling_params,
+                group=sample.group_index or 0,
+                index=sample.index or 0,
+                directory=Path(directory) if directory else None,
+            )
     runtime.remember(attempt)
     trajectory = attempt.trajectory
     if getattr(sample, "rollout_id", None) is None:
@@ -57,6 +59,8 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> A
         "verdict": attempt.verdict.value if attempt.verdict else None,
     }
     samples = make_samples(sample, trajectory, runtime.tokenizer, dynamic_history=runtime.config.dynamic_history)
+    if not in_whole_attempt():  # nobody will say when the attempt may be forgotten
+        attempt.forget_prompts()
     return samples[0] if len(samples) == 1 else samples
 
 
@@ -70,12 +74,19 @@ async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
     """
     if isinstance(sample, list):
         return [await reward_func(args, one) for one in sample]
-    runtime = await runtime_for(args)
-    attempt_id = sample.metadata.get("attempt_id", "")
-    attempt = runtime.recall(attempt_id)
-    if attempt is None:
-        raise DataError(f"sample {sample.index}: attempt '{attempt_id}' is not known here: was it made by `generate`?")
-    verdict = await grade_attempt(runtime, attempt)
+    async with runtime_for(args) as runtime:
+        attempt_id = sample.metadata.get("attempt_id", "")
+        attempt = runtime.recall(attempt_id)
+        if attempt is None:
+            raise DataError(
+                f"sample {sample.index}: attempt '{attempt_id}' is not known here: was it made by `generate`?"
+            )
+        verdict = attempt.verdict
+        if verdict is None:
+            async with runtime.places.grading():
+                verdict = await grade_attempt(runtime, attempt)
+    if not in_whole_attempt():
+        attempt.release()
     sample.metadata["verdict"] = verdict.value
     if verdict is Verdict.INFRA_ERROR:
         sample.remove_sample = True
@@ -104,7 +115,22 @@ def task_of(sample: Any, image_template: str = "") -> Task:
     if isinstance(sample.metadata.get("task"), Task):
         return sample.metadata["task"]
     try:
-        row = {"text": sample.prompt, "metadata": sample.metadata}
-        return task_from_row(row, image_template=image_template)
+        return task_from_row(_row(sample), fallback_id=_fallback_id(sample), image_template=image_template)
     except ValueError as error:
         raise DataError(f"sample {sample.index}: metadata holds no task: {error}") from error
+
+
+def _row(sample: Any) -> dict[str, Any]:
+    """The dataset's row again: trainers put its columns, or those beside the prompt, into `metadata`."""
+    metadata = sample.metadata
+    if "instance" in metadata:
+        return {"text": sample.prompt, "metadata": metadata}
+    flat = {"prompt": sample.prompt, **metadata}
+    if form_of(flat) in ("areal", "swebench"):  # read as slime's coding-agent form, whose rows may have no id
+        return {"prompt": sample.prompt, "metadata": metadata}
+    return flat
+
+
+def _fallback_id(sample: Any) -> str:
+    """One id for all attempts at a row that has none."""
+    return f"sample-{sample.index if sample.group_index is None else f'g{sample.group_index}'}"

@@ -81,8 +81,7 @@ def tokens_document(trajectory: Trajectory) -> dict[str, Any]:
     """The contents of turns.json. A turn's prompt is the first `prompt_length` tokens of its segment, which holds no
     token twice: the size is linear in the attempt."""
     segments = [_segment(segment) for segment in trajectory.segments]
-    numbers = [step.get("segment", 0) for step in trajectory.steps]
-    turns = [_turn(turn, number) for turn, number in zip(trajectory.turns, numbers, strict=False)]
+    turns = [_turn(turn, step) for turn, step in zip(trajectory.turns, trajectory.steps, strict=False)]
     return {"segments": segments, "turns": turns}
 
 
@@ -90,10 +89,10 @@ def _segment(segment: Segment) -> dict[str, Any]:
     return {"tokens": segment.tokens, "prompt_length": segment.prompt_length, "fork_cause": segment.fork_cause}
 
 
-def _turn(turn: Turn, segment: int) -> dict[str, Any]:
+def _turn(turn: Turn, step: dict[str, Any]) -> dict[str, Any]:
     return {
-        "segment": segment,
-        "prompt_length": len(turn.prompt_ids),
+        "segment": step.get("segment", 0),
+        "prompt_length": step.get("prompt_tokens", len(turn.prompt_ids)),
         "output_ids": turn.output_ids,
         "log_probs": [round(value, 7) for value in turn.log_probs],
         "weight_versions": turn.weight_versions,

@@ -53,6 +53,17 @@ class Attempt:
     def verdict(self) -> Verdict | None:
         return self.trajectory.verdict
 
+    def forget_prompts(self) -> None:
+        """Drop each turn's own copy of its prompt, once the samples are made: they grow with the square of the attempt."""
+        for turn in self.trajectory.turns:
+            turn.prompt_ids = []
+
+    def release(self) -> None:
+        """Drop all but the outcome, once that is saved: further samples of the attempt ask for the reward only."""
+        trajectory = self.trajectory
+        trajectory.turns, trajectory.segments, trajectory.messages, trajectory.steps = [], [], [], []
+        trajectory.patch = b""
+
 
 async def run_attempt(
     runtime: Runtime, task: Task, sampling_params: dict[str, Any], *, group: int, index: int, directory: Path | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
 import time
@@ -54,11 +53,10 @@ class FailureGuard:
 
 @dataclass
 class GroupRunner:
-    """Runs attempts and groups, at most `swe_max_concurrent` at once over all callers."""
+    """Runs attempts and groups, as many at once as the runtime has places."""
 
     runtime: Runtime
     functions: RolloutFunctions
-    slots: asyncio.Semaphore
 
     async def run_group(
         self,
@@ -91,7 +89,7 @@ class GroupRunner:
     async def _run(
         self, task: Task, sample: Sample, sampling_params: dict[str, Any], guard: FailureGuard
     ) -> AttemptResult:
-        async with self.slots:
+        async with self.runtime.places.attempt():
             result = await run_one(self.runtime, self.functions, task, sample, sampling_params)
         self.runtime.progress.finish(result.reward, result.verdict)
         guard.note(result)

@@ -30,7 +30,7 @@ class Rollouts:
         self.runtime = runtime
         self.source = source
         self._config: Config = runtime.config
-        self._runner = GroupRunner(runtime, functions, asyncio.Semaphore(runtime.config.swe_max_concurrent))
+        self._runner = GroupRunner(runtime, functions)
         self._one_step = asyncio.Lock()  # the source's position belongs to one step at a time
 
     async def rollout(self, step: int) -> RolloutBatch:

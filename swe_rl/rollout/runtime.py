@@ -1,30 +1,30 @@
-"""What attempts need beside their task: engine, tokenizer, sandboxes, settings. One per process.
+"""What attempts need beside their task: engine, tokenizer, sandboxes, settings.
 
-The rollout manager sets it. Where `generate` is plugged into another trainer (slime), it is built from that trainer's
-arguments and the environment at the first call.
+The rollout manager sets the one of its process. Where `generate` is plugged into another trainer (slime), one is opened for that
+trainer's arguments and the environment.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
+import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swe_rl.agent.loop import Engine
 from swe_rl.config import Config
-from swe_rl.config.agent import AgentSettings
-from swe_rl.config.grading import GradingSettings
-from swe_rl.config.load import load_config, validate
-from swe_rl.config.rollout import RolloutSettings
-from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.engine.client import EngineClient
 from swe_rl.errors import ConfigError
 from swe_rl.grading.cache import shared_cache
+from swe_rl.owned_tasks import uninterrupted
+from swe_rl.rollout.foreign_args import config_from_args
 from swe_rl.rollout.ledger import RecordingEngine
+from swe_rl.rollout.places import Places
 from swe_rl.rollout.progress import StageCounts
 from swe_rl.run_folder import config_hash
 from swe_rl.sandbox.hardening import HardenedProvider
@@ -34,19 +34,16 @@ from swe_rl.sandbox.provider import open_provider
 if TYPE_CHECKING:
     from swe_rl.rollout.attempt import Attempt
 
+log = logging.getLogger(__name__)
 REMEMBERED_ATTEMPTS = 4096  # between `generate` and `reward_func`; the oldest go first
-# What a foreign `args` may fill: the settings of single attempts. Data, batches, optimizer and cluster are its own business, and
-# settings of the same name may have another form there (slime's `eval_prompt_data` is a list).
-_ATTEMPT_AREAS = (AgentSettings, SandboxSettings, GradingSettings)
-_ATTEMPT_SETTINGS = {name for area in _ATTEMPT_AREAS for name in area.model_fields} | {
-    *(name for name in RolloutSettings.model_fields if name.startswith("swe_")),
-    *("rollout_max_context_len", "rollout_max_response_len", "rollout_temperature", "rollout_top_p", "rollout_top_k"),
-    *("hf_checkpoint", "engine_urls", "engine_request_timeout", "run_dir", "seed"),
-}
+MAX_OPENED = 4  # runtimes of one event loop for different settings; beyond them, one that is not in use is closed
+_attempts: OrderedDict[str, Attempt] = (
+    OrderedDict()
+)  # of the process: another event loop, so another runtime, may grade
 
 
 class Runtime:
-    """Everything that attempts of this process share. `aclose` ends what it holds."""
+    """Everything that attempts share. `aclose` ends what it holds."""
 
     def __init__(self, config: Config, engine: Engine, tokenizer: Any, provider: SandboxProvider) -> None:
         self.config = config
@@ -58,20 +55,20 @@ class Runtime:
         self.config_hash = config_hash(config)
         self.vocab_size = vocab_size(config.hf_checkpoint) or len(tokenizer)
         self.attempts_dir = attempts_dir(config)
-        self._attempts: OrderedDict[str, Attempt] = OrderedDict()
+        self.places = Places(config.swe_max_concurrent, getattr(provider, "capacity", None))
 
     def remember(self, attempt: Attempt) -> None:
         """Keep an attempt until it is graded and `forget` is called (or 4,096 newer ones came)."""
-        self._attempts[attempt.attempt_id] = attempt
-        while len(self._attempts) > REMEMBERED_ATTEMPTS:
-            self._attempts.popitem(last=False)
+        _attempts[attempt.attempt_id] = attempt
+        while len(_attempts) > REMEMBERED_ATTEMPTS:
+            _attempts.popitem(last=False)
 
     def recall(self, attempt_id: str) -> Attempt | None:
         """The attempt that `generate` made under this id, if it is still remembered."""
-        return self._attempts.get(attempt_id)
+        return _attempts.get(attempt_id)
 
     def forget(self, attempt_id: str) -> None:
-        self._attempts.pop(attempt_id, None)
+        _attempts.pop(attempt_id, None)
 
     def counters(self) -> dict[str, float]:
         """Counts since the process started: verdicts shared by equal patches, sandboxes whose future history was hidden."""
@@ -128,53 +125,81 @@ async def open_runtime(config: Config) -> Runtime:
     return Runtime(config, client, tokenizer, provider)
 
 
-def config_from_args(args: Any) -> Config:
-    """Our config for a foreign `args` (an argparse Namespace of slime, say): environment < attributes of `args`.
-
-    Attributes that are missing or None, or that are not about attempts, keep their default or environment value. The engine is
-    slime's router (`sglang_router_ip`, `sglang_router_port`) unless engine URLs are given.
-    """
-    if isinstance(args, Config):
-        return args
-    values: dict[str, Any] = load_config([]).config.model_dump(exclude_unset=True)
-    sources = dict.fromkeys(values, "environment")
-    given: Mapping[str, Any] = vars(args) if hasattr(args, "__dict__") else {}
-    for name in _ATTEMPT_SETTINGS:
-        if given.get(name) is not None:
-            values[name], sources[name] = given[name], "args"
-    if not values.get("engine_urls") and given.get("sglang_router_ip"):
-        host, port = given["sglang_router_ip"], given.get("sglang_router_port") or 30000
-        values["engine_urls"] = [f"http://{host}:{port}"]
-    return validate(values, sources)
-
-
 @dataclasses.dataclass
 class _Process:
-    """This process's runtime, or the task that builds it and the args it is built for."""
+    """This process's runtimes: the one that was set, and those that were opened for the arguments of another trainer."""
 
-    runtime: Runtime | None = None
-    building: asyncio.Task[Runtime] | None = None
+    chosen: Runtime | None = None
+    opened: list[_Opened] = dataclasses.field(default_factory=list)  # the one used last is the last
+
+
+class _Opened:
+    """A runtime for one config in one event loop: connections belong to the loop they were made in."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config.model_copy(deep=True)  # the caller may change its own afterwards
+        self.loop = asyncio.get_running_loop()
+        self.users = 0
+        self._life = _life(self.config)
+        self.opening = asyncio.ensure_future(self._life.__anext__())
+        self.opening.add_done_callback(self._forget_failed)
+
+    def _forget_failed(self, opening: asyncio.Future[Runtime]) -> None:
+        """The next caller tries again."""
+        if (opening.cancelled() or opening.exception() is not None) and self in _process.opened:
+            _process.opened.remove(self)
+
+    async def close(self) -> None:
+        try:
+            await self._life.aclose()
+        except Exception as error:
+            log.warning("closing a runtime that is not used any more: %s: %s", type(error).__name__, error)
+
+
+async def _life(config: Config) -> AsyncGenerator[Runtime, None]:
+    """Yields the runtime, closes it when it is closed itself: `asyncio.run` does so with all that are left when it ends."""
+    runtime = await open_runtime(config)
+    try:
+        yield runtime
+    finally:
+        await runtime.aclose()
 
 
 _process = _Process()
 
 
 def set_runtime(runtime: Runtime | None) -> None:
-    """Make `runtime` the one that `generate` and `reward_func` use in this process."""
-    _process.runtime = runtime
-    _process.building = None
+    """Make `runtime` the one that `generate` and `reward_func` use in this process, whatever their `args`; None = none."""
+    _process.chosen = runtime
 
 
-async def runtime_for(args: Any) -> Runtime:
-    """The process's runtime; built from `args` by the first caller, awaited by those that come meanwhile."""
-    if _process.runtime is not None:
-        return _process.runtime
-    if _process.building is None:
-        _process.building = asyncio.ensure_future(open_runtime(config_from_args(args)))
-    building = _process.building
+@contextlib.asynccontextmanager
+async def runtime_for(args: Any) -> AsyncIterator[Runtime]:
+    """The runtime that was set, or else the running event loop's for these `args`; opened by the first caller.
+
+    It is closed when its event loop ends (`asyncio.run`), or when it is not in use and others are wanted.
+    """
+    if _process.chosen is not None:
+        yield _process.chosen
+        return
+    opened, surplus = _opened_for(config_from_args(args))
+    opened.users += 1
     try:
-        _process.runtime = await asyncio.shield(building)
+        for one in surplus:
+            await uninterrupted(one.close())
+        yield await asyncio.shield(opened.opening)
     finally:
-        if building.done() and _process.building is building:  # where it failed, the next caller tries again
-            _process.building = None
-    return _process.runtime
+        opened.users -= 1
+
+
+def _opened_for(config: Config) -> tuple[_Opened, list[_Opened]]:
+    """The running loop's runtime for `config`, found or begun, and those that must be closed for it."""
+    everything, loop = _process.opened, asyncio.get_running_loop()
+    everything[:] = [one for one in everything if not one.loop.is_closed()]
+    mine = [one for one in everything if one.loop is loop]
+    found = next((one for one in mine if one.config == config), None)
+    idle = [] if found else [one for one in mine if not one.users and one.opening.done()]
+    surplus = idle[: max(0, len(mine) + 1 - MAX_OPENED)]
+    opened = found or _Opened(config)
+    everything[:] = [one for one in everything if one is not opened and one not in surplus] + [opened]
+    return opened, surplus

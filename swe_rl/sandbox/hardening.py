@@ -70,6 +70,7 @@ class HardenedProvider:
     def __init__(self, provider: SandboxProvider, *, notes: Sequence[str] = ()) -> None:
         self.provider, self.notes = provider, list(notes)
         self.name = provider.name
+        self.capacity: int | None = getattr(provider, "capacity", None)  # sandboxes at once, where that is known
         self.counts: Counter[str] = Counter()
         self._clean: dict[tuple[str, str, str], str] = {}  # source: its HEAD
 

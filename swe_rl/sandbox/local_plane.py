@@ -74,6 +74,7 @@ async def open_local_plane(config: SandboxSettings, name: str) -> PoolProvider:
         name=name,
         registry=config.swe_docker_registry,
         default_image=DEFAULT_TAG,
+        capacity=config.swe_max_containers_per_node,
         on_close=stop,
     )
     try:

@@ -34,7 +34,10 @@ UNPACK_SECONDS = 120.0
 
 
 class PoolProvider:
-    """Opens sandboxes in containers of a pool. `on_close` ends what belongs to it (a local plane's server)."""
+    """Opens sandboxes in containers of a pool. `on_close` ends what belongs to it (a local plane's server).
+
+    capacity: the most containers that it can hold for us at once, where that is known.
+    """
 
     def __init__(
         self,
@@ -48,10 +51,12 @@ class PoolProvider:
         ttl: float = 120.0,
         go_direct: bool = True,
         heartbeat_interval: float = INTERVAL,
+        capacity: int | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self.url = url.rstrip("/")
+        self.capacity = capacity
         self._run = run or f"run-{uuid.uuid4().hex[:8]}"
         self._registry, self._default_image, self._ttl = registry, default_image, ttl
         self._go_direct = go_direct
@@ -155,7 +160,13 @@ async def open_pool_provider(config: SandboxSettings) -> PoolProvider:
     except BaseException:
         await stop()
         raise
-    return PoolProvider(process.url, token=config.swe_server_token, registry=config.swe_docker_registry, on_close=stop)
+    return PoolProvider(
+        process.url,
+        token=config.swe_server_token,
+        registry=config.swe_docker_registry,
+        capacity=len(config.swe_exec_server_urls) * config.swe_max_containers_per_node,
+        on_close=stop,
+    )
 
 
 async def bring_archive(sandbox: PoolSandbox, archive: Path, deadline: Deadline) -> None:

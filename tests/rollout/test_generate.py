@@ -11,7 +11,7 @@ import pytest
 
 from swe_rl.errors import ConfigError, DataError, EngineError, SandboxError, SandboxUnavailable
 from swe_rl.generate_with_swe import generate, post_process_rewards, reward_func, task_of
-from swe_rl.rollout.runtime import config_from_args
+from swe_rl.rollout.foreign_args import config_from_args
 from swe_rl.run_folder import config_hash
 from swe_rl.types import Sample, SampleStatus
 from tests.agent.repository import FIX_COMMAND, SUBMIT_COMMAND
@@ -94,6 +94,21 @@ async def test_several_segments_share_one_grading(make_runtime, tokenizer, task,
     assert await asyncio.gather(*(reward_func(runtime.config, one) for one in samples)) == [1.0] * len(samples)
     assert await reward_func(runtime.config, samples) == [1.0] * len(samples)  # slime's batch form
     assert opened == ["agent", "grade"]
+
+
+async def test_nothing_but_the_outcome_is_kept_once_it_is_known(make_runtime, tokenizer, task, tmp_path):
+    """Another trainer never says when an attempt may be forgotten."""
+    runtime = await make_runtime(ScriptedEngine(tokenizer, SOLVE))
+    sample = await generate(runtime.config, new_sample(task), {})
+    trajectory = runtime.recall(sample.metadata["attempt_id"]).trajectory
+    assert [turn.prompt_ids for turn in trajectory.turns] == [[], [], []]
+    assert await reward_func(runtime.config, sample) == 1.0
+    assert (trajectory.turns, trajectory.segments, trajectory.messages, trajectory.steps) == ([], [], [], [])
+    assert await reward_func(runtime.config, sample) == 1.0
+    (directory,) = (tmp_path / "attempts").iterdir()
+    turns = json.loads((directory / "turns.json").read_text())["turns"]
+    lengths = [turn["prompt_length"] for turn in turns]
+    assert len(lengths) == 3 and 0 < lengths[0] < lengths[1] < lengths[2]
 
 
 async def test_dynamic_history_gives_one_sample_a_step(make_runtime, tokenizer, task):
@@ -199,6 +214,17 @@ def test_the_task_of_a_sample(task, cases):
     row = json.loads((cases / "swebench_lite_80.jsonl").read_text().splitlines()[0])
     theirs = task_of(Sample(prompt=row["problem_statement"], metadata={"instance": row}))
     assert theirs.instance_id == row["instance_id"] and theirs.image
+    assert task_of(Sample(prompt="fix", metadata=row)) == task_of(Sample(prompt="fix", metadata={"instance": row}))
+
+
+def test_the_task_of_a_sample_whose_row_has_no_id():
+    """slime's coding-agent form: attempts at one row, which are one group, are attempts at one task."""
+    row = {"image": "i:1", "workdir": "/w", "eval_cmd": "pytest -q"}
+    tasks = [task_of(Sample(group_index=3, index=i, prompt="fix", metadata={**row})) for i in (6, 7)]
+    assert tasks[0] == tasks[1] and tasks[0].instance_id == "sample-g3"
+    assert (tasks[0].image, tasks[0].workdir, tasks[0].problem_statement) == ("i:1", "/w", "fix")
+    assert "pytest -q" in tasks[0].eval_script
+    assert task_of(Sample(index=0, prompt="fix", metadata={**row, "repo": "a/b"})).instance_id == "sample-0"
 
 
 def test_settings_of_a_foreign_trainer(monkeypatch):

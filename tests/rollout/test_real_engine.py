@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import enum
+import json
+import threading
 
 import pytest
 import torch
@@ -24,7 +27,7 @@ from swe_rl.rollout import runtime as runtime_module
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
 from swe_rl.rollout.rollouts import Rollouts
-from swe_rl.rollout.runtime import open_runtime, runtime_for, set_runtime
+from swe_rl.rollout.runtime import MAX_OPENED, Runtime, open_runtime, runtime_for, set_runtime
 from tests.agent.build_tokenizers import build_tokenizer
 from tests.agent.repository import local_config
 
@@ -56,16 +59,45 @@ def checkpoint(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-async def engine_server(checkpoint):
+@contextlib.asynccontextmanager
+async def serving(checkpoint):
     arguments = ["--model-path", str(checkpoint), "--context-length", "1024", "--max-total-tokens", "16384"]
     service = server.build(server.parser().parse_args(arguments))
     service.scheduler.start()
     http = TestServer(make_app(service, max_body_bytes=64 << 20), handler_cancellation=True)
     await http.start_server()
-    yield http
-    await http.close()
-    service.scheduler.stop()
+    try:
+        yield http
+    finally:
+        await http.close()
+        service.scheduler.stop()
+
+
+@pytest.fixture
+async def engine_server(checkpoint):
+    async with serving(checkpoint) as http:
+        yield http
+
+
+@pytest.fixture
+def engine_port(checkpoint):
+    """The port of an engine in a thread of its own: it outlives the event loops of a test."""
+    loop, ready, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    ports = []
+
+    async def serve():
+        async with serving(checkpoint) as http:
+            ports.append(http.port)
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
+    thread.start()
+    assert ready.wait(60)
+    yield ports[0]
+    loop.call_soon_threadsafe(done.set)
+    thread.join()
+    loop.close()
 
 
 @pytest.fixture
@@ -165,14 +197,15 @@ class SlimeSample:
         self.weight_versions, self.remove_sample, self.status = [], False, self.Status.PENDING
 
 
-async def test_plugged_into_another_trainer(engine_server, checkpoint, task, tmp_path, monkeypatch):
-    """slime's calls: a Namespace with a router's address, samples of another class, the runtime built at the first call."""
+@pytest.fixture
+def slime_args(checkpoint, tmp_path, monkeypatch):
+    """slime_args(port): a Namespace with a router's address; some settings come from the environment."""
     monkeypatch.setenv("SWE_SAVE_TRAJ_DIR", str(tmp_path / "attempts"))
     monkeypatch.setenv("STEP_LIMIT", "2")
     settings = local_config(tmp_path)
-    args = argparse.Namespace(
+    return lambda port: argparse.Namespace(
         sglang_router_ip="127.0.0.1",
-        sglang_router_port=engine_server.port,
+        sglang_router_port=port,
         hf_checkpoint=str(checkpoint),
         sandbox=settings.sandbox,
         sandbox_root=settings.sandbox_root,
@@ -182,27 +215,80 @@ async def test_plugged_into_another_trainer(engine_server, checkpoint, task, tmp
         use_wandb=True,
         lr=None,
     )
-    set_runtime(None)
+
+
+SLIME_PARAMS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 4096}  # as its rollouts build them
+SLIME_PARAMS |= {"stop": None, "stop_token_ids": None, "skip_special_tokens": False, "no_stop_trim": True}
+SLIME_PARAMS |= {"spaces_between_special_tokens": False}
+
+
+async def test_plugged_into_another_trainer(engine_server, slime_args, task, tmp_path):
+    """slime's calls: samples of another class, the runtime built at the first call."""
+    args = slime_args(engine_server.port)
     samples = [SlimeSample(i, task.problem_statement, {"instance": dataclasses.asdict(task)}) for i in range(2)]
-    params = {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 4096, "skip_special_tokens": False}
-    made = await asyncio.gather(*(generate(args, sample, dict(params)) for sample in samples))
-    runtime = await runtime_for(args)
-    try:
-        for index, one in enumerate(made):
-            assert isinstance(one, SlimeSample) and one.status is SlimeSample.Status.TRUNCATED
-            assert one.rollout_id == index and len(one.loss_mask) == one.response_length == len(one.rollout_log_probs)
-            assert one.tokens and await reward_func(args, one) == 0.0 and one.metadata["verdict"] == "no_patch"
-        assert len(list((tmp_path / "attempts").iterdir())) == 2
-        assert [len(runtime.recall(one.metadata["attempt_id"]).trajectory.turns) for one in made] == [2, 2]
-    finally:
-        set_runtime(None)
-        await runtime.aclose()
+    made = await asyncio.gather(*(generate(args, sample, dict(SLIME_PARAMS)) for sample in samples))
+    for index, one in enumerate(made):
+        assert isinstance(one, SlimeSample) and one.status is SlimeSample.Status.TRUNCATED
+        assert one.rollout_id == index and len(one.loss_mask) == one.response_length == len(one.rollout_log_probs)
+        assert one.tokens and await reward_func(args, one) == 0.0 and one.metadata["verdict"] == "no_patch"
+    written = [json.loads(path.read_text()) for path in (tmp_path / "attempts").glob("*/traj.json")]
+    assert [len(one["steps"]) for one in written] == [2, 2]
+
+
+def test_every_event_loop_gets_connections_of_its_own(engine_port, slime_args, task, monkeypatch):
+    """As scripts and tests call: `asyncio.run` again and again, with other settings in between."""
+    closed = []
+    real = Runtime.aclose
+
+    async def counted(self):
+        await real(self)
+        closed.append(self)
+
+    monkeypatch.setattr(Runtime, "aclose", counted)
+    args = slime_args(engine_port)
+    samples = [SlimeSample(i, task.problem_statement, {"instance": dataclasses.asdict(task)}) for i in range(3)]
+    first, second = (asyncio.run(generate(args, sample, dict(SLIME_PARAMS))) for sample in samples[:2])
+    assert [first.status, second.status] == [SlimeSample.Status.TRUNCATED] * 2
+    assert asyncio.run(reward_func(args, first)) == 0.0 and first.metadata["verdict"] == "no_patch"
+    args.dynamic_history = True
+    assert len(asyncio.run(generate(args, samples[2], dict(SLIME_PARAMS)))) == 2  # one sample a step
+    assert len(closed) == 4  # each with its loop
+
+
+async def test_other_settings_are_not_ignored(monkeypatch):
+    """In one event loop: equal settings share a runtime, others get another; only so many stay open beside those in use."""
+    made, closed = [], []
+
+    class Opened:
+        def __init__(self, config):
+            self.config = config
+            made.append(self)
+
+        async def aclose(self):
+            closed.append(self)
+
+    async def open_one(config):
+        return Opened(config)
+
+    monkeypatch.setattr(runtime_module, "open_runtime", open_one)
+    args = argparse.Namespace(step_limit=3)
+    async with runtime_for(args) as first, runtime_for(argparse.Namespace(step_limit=3)) as again:
+        assert first is again and first.config.step_limit == 3
+        args.step_limit = 4
+        async with runtime_for(args) as other:
+            assert other is not first and other.config.step_limit == 4
+        for limit in range(5, 5 + MAX_OPENED):
+            async with runtime_for(Config(step_limit=limit)) as further:
+                assert further.config.step_limit == limit
+        assert closed == [made[1], made[2]]  # the first is in use
+    async with runtime_for(argparse.Namespace(step_limit=3)) as later:
+        assert later is first
 
 
 async def test_an_outage_at_the_first_call_is_not_for_ever(monkeypatch):
     """Plugged into another trainer: the pool was down when the first attempt came; the next one finds it."""
     outages = [SandboxUnavailable("the pool does not answer")]
-    opened = object()
+    opened = contextlib.AsyncExitStack()  # something that can be closed
 
     async def open_once(_config):
         if outages:
@@ -210,13 +296,11 @@ async def test_an_outage_at_the_first_call_is_not_for_ever(monkeypatch):
         return opened
 
     monkeypatch.setattr(runtime_module, "open_runtime", open_once)
-    set_runtime(None)
-    try:
-        with pytest.raises(SandboxUnavailable):
-            await runtime_for(Config())
-        assert await runtime_for(Config()) is opened
-    finally:
-        set_runtime(None)
+    with pytest.raises(SandboxUnavailable):
+        async with runtime_for(Config()):
+            pass
+    async with runtime_for(Config()) as runtime:
+        assert runtime is opened
 
 
 async def test_run_agent_alone(rollouts, task):
