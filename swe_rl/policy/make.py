@@ -11,6 +11,7 @@ from pathlib import Path
 from swe_rl.agent.templates import load_prompts
 from swe_rl.errors import SweRlError
 from swe_rl.policy.model import new_policy, tiny_config
+from swe_rl.policy.save import save_policy
 from swe_rl.policy.tokenizer import train_tokenizer
 from swe_rl.tasks.synth.practice import executed_snippets, renamed
 from swe_rl.tasks.synth.practice_demos import conversation, practice_words, snippets_of
@@ -45,8 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     sdists = [Path(name) for name in args.sdist]
     tokenizer = train_tokenizer(practice_texts(sdists, args.texts, args.seed), vocab_size=args.vocab_size)
     model = new_policy(tiny_config(tokenizer, hidden=args.hidden, layers=args.layers), seed=args.seed)
-    model.save_pretrained(args.out)
-    tokenizer.save_pretrained(args.out)
+    save_policy(model, tokenizer, Path(args.out))
     print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(tokenizer)} tokens in {args.out}")
     return 0
 

