@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,22 +139,32 @@ class Container:
 
     async def run(self, command: bytes, start: bytes, *, timeout: float, output_limit: int) -> Outcome:
         """Run `command` after the lines of `start`, which may use its bytes otherwise. Raises as `exec`."""
+        async with self.turn(timeout):
+            return await self.run_in_turn(command, start, timeout=timeout, output_limit=output_limit)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, timeout: float) -> AsyncIterator[None]:
+        """The container for what takes several commands: nobody else's runs in between. Raises ContainerBusy."""
         try:
             await within(timeout, self._lock.acquire(), self._unlock)
         except asyncio.TimeoutError:
             raise ContainerBusy(f"container {self.id[:12]} was busy with another command for {timeout:.0f} s") from None
         try:
             self.used_at = time.monotonic()
-            supervisor = self._supervisor
-            if supervisor is None or not await supervisor.ready():
-                supervisor = await self._recover()
-            try:
-                return await supervisor.run(command, start, timeout=timeout, output_limit=output_limit)
-            except CommandInterrupted as error:
-                raise CommandInterrupted(f"{error} ({await self._state()})") from error
+            yield
         finally:
             self.used_at = time.monotonic()
             self._lock.release()
+
+    async def run_in_turn(self, command: bytes, start: bytes, *, timeout: float, output_limit: int) -> Outcome:
+        """As `run`, for who holds the `turn`."""
+        supervisor = self._supervisor
+        if supervisor is None or not await supervisor.ready():
+            supervisor = await self._recover()
+        try:
+            return await supervisor.run(command, start, timeout=timeout, output_limit=output_limit)
+        except CommandInterrupted as error:
+            raise CommandInterrupted(f"{error} ({await self._state()})") from error
 
     async def _unlock(self, acquired: bool) -> None:
         self._lock.release()

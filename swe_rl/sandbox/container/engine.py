@@ -17,13 +17,14 @@ from aiodocker.stream import Stream
 from yarl import URL
 
 from swe_rl.owned_tasks import cancel_all
-from swe_rl.sandbox.container.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
+from swe_rl.sandbox.container.errors import ContainerGone, EngineRefused, EngineUnavailable, FileMissing, ImageMissing
 
 MANAGED_LABEL = "swe-rl.managed"
 DISK_LABEL = "swe-rl.disk_mb"  # the bound of its writable layer, for the watch
 LEASE_LABEL = "swe-rl.lease"  # of a pool's container: its lease
 MOST_FILES = 1048576  # what Podman itself would ask for
 PARALLEL = 8  # calls at a time that make, start or remove a container: an engine is slow with more, and may give up
+NO_CONTAINER = "no such container"  # how Docker's message begins and Podman's ends
 CALL_SECONDS = 120.0  # bound of a single API call that has no bound of its own
 
 
@@ -246,12 +247,19 @@ class Engine:
     async def get_archive(
         self, container_id: str, path: str
     ) -> AsyncIterator[tuple[dict[str, Any], aiohttp.StreamReader]]:
-        """(stat of `path`, tar stream of it). The stat has name, size, mode and linkTarget."""
-        with typed_errors(f"download {container_id[:12]}:{path}"):
+        """(stat of `path`, tar stream of it). The stat has name, size, mode and linkTarget. Raises FileMissing too."""
+        what = f"download {container_id[:12]}:{path}"
+        with typed_errors(what):
             where = f"containers/{container_id}/archive"
-            async with self.raw("GET", where, {"path": path}, timeout=600.0) as response:
-                stat = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
-                yield stat, response.content
+            try:
+                async with self.raw("GET", where, {"path": path}, timeout=600.0) as response:
+                    stat = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
+                    yield stat, response.content
+            except DockerError as error:
+                said = error.message.lower()
+                if error.status == 404 and not (said.startswith(NO_CONTAINER) or said.endswith(NO_CONTAINER)):
+                    raise FileMissing(f"{what}: no such file on disk") from error
+                raise
 
     @contextlib.asynccontextmanager
     async def raw(

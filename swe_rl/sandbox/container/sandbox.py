@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 
 from swe_rl.sandbox.container.container import Container
-from swe_rl.sandbox.container.engine import Engine
 from swe_rl.sandbox.container.files import read_file, write_file
 from swe_rl.sandbox.protocol import DEFAULT_OUTPUT_LIMIT
 from swe_rl.types import ExecResult
@@ -14,9 +13,9 @@ from swe_rl.types import ExecResult
 class ContainerSandbox:
     """Does not own the container unless `owned`: then `close` destroys it."""
 
-    def __init__(self, engine: Engine, container: Container, workdir: str = "", *, owned: bool = False) -> None:
+    def __init__(self, container: Container, workdir: str = "", *, owned: bool = False) -> None:
         self.workdir = workdir or container.cwd
-        self._engine, self._container, self._owned = engine, container, owned
+        self._container, self._owned = container, owned
 
     async def exec(
         self,
@@ -34,11 +33,11 @@ class ContainerSandbox:
 
     async def upload(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """See `Sandbox.upload`."""
-        await write_file(self._engine, self._container, posixpath.join(self.workdir, path), data, mode)
+        await write_file(self._container, posixpath.join(self.workdir, path), data, mode)
 
     async def download(self, path: str, *, max_bytes: int) -> bytes:
         """See `Sandbox.download`."""
-        return await read_file(self._engine, self._container, posixpath.join(self.workdir, path), max_bytes)
+        return await read_file(self._container, posixpath.join(self.workdir, path), max_bytes)
 
     async def close(self) -> None:
         if self._owned:

@@ -145,7 +145,7 @@ class ExecRoutes:
         data = await _raw_body(request, MAX_FILE)
 
         async def work() -> dict[str, Any]:
-            await write_file(self._node.engine, container, path, data, mode)
+            await write_file(container, path, data, mode)
             return {"path": path, "bytes": len(data)}
 
         key = _key(request, "")
@@ -172,7 +172,7 @@ class ExecRoutes:
         if request.query.get("format") == "tar":
             return await _stream_tar(self._node.engine, container, path, request)
         most = _number(request, "max_bytes", str(64 * 1024 * 1024), base=10, most=MAX_FILE)
-        data = await read_file(self._node.engine, container, path, most)
+        data = await read_file(container, path, most)
         return web.Response(body=data, content_type="application/octet-stream")
 
     async def pull(self, request: web.Request) -> web.StreamResponse:

@@ -119,7 +119,7 @@ async def _grade(
 
     # As exec and diff; "/" is an image's that names no folder.
     workdir = task.workdir or (container.cwd if container.cwd != "/" else Task.workdir)
-    sandbox = ContainerSandbox(node.engine, container, workdir)
+    sandbox = ContainerSandbox(container, workdir)
     try:
         if fresh:
             await prepare(sandbox, task, "grade", timeout=deadline.remaining())
@@ -149,7 +149,7 @@ async def diff(node: Node, body: DiffBody) -> dict[str, Any]:
     from swe_rl.grading.patch_extract import try_extract
 
     container = await node.get(body.container_id)
-    sandbox = ContainerSandbox(node.engine, container, body.cwd)
+    sandbox = ContainerSandbox(container, body.cwd)
     task = Task("request", "", workdir=sandbox.workdir, base_commit=body.base_commit)
     found = await try_extract(task, sandbox, timeout=body.timeout)
     if found.status != "ok":
