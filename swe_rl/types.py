@@ -45,6 +45,7 @@ class ExecResult:
     timed_out: bool = False
     truncated: bool = False  # head and tail were kept, the middle was dropped
     seconds: float = 0.0
+    dropped_bytes: int = 0  # how much of the middle that is; the text says it in a line of its own
 
 
 @dataclass

@@ -204,14 +204,14 @@ class _Loop:
         output = clean_text(result.output)
         record |= {
             "returncode": result.returncode,
-            "output": truncate_middle(output, STEP_OUTPUT_CHARS).joined(),
+            "output": truncate_middle(output, STEP_OUTPUT_CHARS, dropped=result.dropped_bytes).joined(),
             "timed_out": result.timed_out,
             "truncated": result.truncated or len(output) > self.settings.swe_observation_chars,
             "seconds_command": round(seconds, 4),
         }
         if is_submission(output, result.returncode):
             return None
-        text = truncate_middle(output, self.settings.swe_observation_chars)
+        text = truncate_middle(output, self.settings.swe_observation_chars, dropped=result.dropped_bytes)
         return self.prompts.observation(result, text, timeout=timeout, steps_left=left, step_limit=limit)
 
     def _new_step(self, turn: Turn, step: int) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from swe_rl.sandbox.protocol import cut_line
+
 SUBMISSION_SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
@@ -22,13 +24,17 @@ class TruncatedText:
         return f"{self.head}\n[{self.elided_chars} characters left out]\n{self.tail}"
 
 
-def truncate_middle(text: str, limit: int) -> TruncatedText:
-    """Keep at most `limit` characters: the first half and the last half, where errors and summaries stand."""
+def truncate_middle(text: str, limit: int, *, dropped: int = 0) -> TruncatedText:
+    """Keep at most `limit` characters: the first half and the last half, where errors and summaries stand.
+
+    dropped: bytes that the sandbox had left out of the middle of `text` before; its line about them goes with the rest.
+    """
     if len(text) <= limit:
         return TruncatedText(text)
+    before = dropped - len(cut_line(dropped)) if dropped else 0
     head = limit - limit // 2
     tail = limit // 2
-    return TruncatedText(text[:head], text[len(text) - tail :], len(text) - limit)
+    return TruncatedText(text[:head], text[len(text) - tail :], len(text) - limit + before)
 
 
 def clean_text(text: str) -> str:

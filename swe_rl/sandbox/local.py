@@ -100,6 +100,7 @@ class LocalSandbox:
             timed_out=finished.timed_out,
             truncated=finished.output.truncated,
             seconds=finished.seconds,
+            dropped_bytes=finished.output.dropped,
         )
 
     async def upload(self, path: str, data: bytes, *, mode: int = 0o644) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from swe_rl.sandbox.protocol import cut_line
+
 
 class BoundedOutput:
     """Collects at most about `limit` bytes, however much is fed: half of it from the start, half from the end."""
@@ -33,7 +35,12 @@ class BoundedOutput:
 
     @property
     def truncated(self) -> bool:
-        return self.total > self._head_limit + self._tail_limit
+        return self.dropped > 0
+
+    @property
+    def dropped(self) -> int:
+        """Bytes of the middle that `bytes` leaves out."""
+        return max(0, self.total - self._head_limit - self._tail_limit)
 
     def bytes(self) -> bytes:
         """Everything that was fed, or head, a line that states the cut, and tail."""
@@ -41,8 +48,7 @@ class BoundedOutput:
         if not self.truncated:
             return bytes(self._head) + tail
         tail = tail[-self._tail_limit :]
-        dropped = self.total - len(self._head) - len(tail)
-        return bytes(self._head) + b"\n[... %d bytes of output left out ...]\n" % dropped + tail
+        return bytes(self._head) + cut_line(self.dropped).encode() + tail
 
     def text(self) -> str:
         """The same as text; bytes that are not UTF-8 become U+FFFD."""

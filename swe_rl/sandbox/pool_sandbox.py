@@ -96,6 +96,7 @@ class PoolSandbox:
                 timed_out=bool(answer.get("timed_out", False)),
                 truncated=bool(answer.get("truncated", False)),
                 seconds=float(answer.get("seconds", 0.0)),
+                dropped_bytes=int(answer.get("dropped_bytes", 0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SandboxError(f"the exec answer lacks {error}") from error

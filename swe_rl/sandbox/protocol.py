@@ -14,6 +14,12 @@ DEFAULT_OUTPUT_LIMIT = 1_000_000  # bytes of output kept per command: half head,
 ANSWER_GRACE = 80.0
 HOP_GRACE = 10.0
 
+
+def cut_line(dropped: int) -> str:
+    """What stands in an output in place of the `dropped` bytes of its middle."""
+    return f"\n[... {dropped} bytes of output left out ...]\n"
+
+
 LONGEST_LEASE = 7 * 86400.0  # seconds that a pool grants at once; heartbeats carry a lease further
 
 

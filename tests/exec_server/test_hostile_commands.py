@@ -115,6 +115,7 @@ async def test_output_just_over_the_limit_says_the_cut(box: Box) -> None:
     answer = await box.run("head -c 1000100 /dev/zero | tr '\\0' x")
     assert answer["truncated"] and "bytes of output left out" in answer["output"]
     assert len(answer["output"]) < 1_000_100 + 100
+    assert answer["output"].count("x") + answer["dropped_bytes"] == 1_000_100
 
 
 async def test_kill_everything(box: Box) -> None:

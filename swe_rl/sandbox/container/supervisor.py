@@ -19,7 +19,7 @@ from swe_rl.errors import UsageError
 from swe_rl.owned_tasks import within
 from swe_rl.sandbox.container.errors import CommandInterrupted
 from swe_rl.sandbox.container.limits import SUPERVISOR_FOLDER, SUPERVISOR_PROGRAM
-from swe_rl.sandbox.protocol import ANSWER_GRACE
+from swe_rl.sandbox.protocol import ANSWER_GRACE, cut_line
 from swe_rl.types import ExecResult
 
 SCRIPT = Path(__file__).with_name("supervisor.sh").read_text(encoding="utf-8")
@@ -85,14 +85,13 @@ class Outcome:
 
     def result(self) -> ExecResult:
         """The same with at most about `limit` bytes as text and a line that states a cut."""
-        text, cut = self.head.decode("utf-8", "replace"), False
+        text, dropped = self.head.decode("utf-8", "replace"), 0
         if self.tail or len(self.head) > self.limit:
             half = self.limit // 2
             head, tail = self.head[:half], (self.tail or self.head)[-half or self.limit :]
             dropped = max(1, self.total - len(head) - len(tail))
-            line = f"\n[... about {dropped} bytes of output left out ...]\n"
-            text, cut = head.decode("utf-8", "replace") + line + tail.decode("utf-8", "replace"), True
-        return ExecResult(self.returncode, text, self.timed_out, cut, self.seconds)
+            text = head.decode("utf-8", "replace") + cut_line(dropped) + tail.decode("utf-8", "replace")
+        return ExecResult(self.returncode, text, self.timed_out, dropped > 0, self.seconds, dropped)
 
 
 class Supervisor:

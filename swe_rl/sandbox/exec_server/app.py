@@ -115,6 +115,7 @@ class ExecRoutes:
                 "output": result.output,
                 "timed_out": result.timed_out,
                 "truncated": result.truncated,
+                "dropped_bytes": result.dropped_bytes,
                 "seconds": round(result.seconds, 4),
             }
 
