@@ -19,6 +19,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from json_file import json_file
+
 from swe_rl.agent.context import TokenHistory
 from swe_rl.agent.tokens import ChatFormat, Message
 from swe_rl.types import FinishReason, Turn
@@ -72,7 +74,7 @@ def rendered(chat: ChatFormat, turns: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--json", type=json_file, help="write the numbers here")
     parser.add_argument("--repeats", type=int, default=5, help="repetitions; medians are reported")
     parser.add_argument("--skip-rendered-above", type=int, default=100, help="turns up to which the alternative runs")
     args = parser.parse_args()

@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from json_file import json_file
+
 ROWS = 100_000
 GOAL_SECONDS, GOAL_MB, GOAL_STREAM_MB = 20.0, 400.0, 200.0
 _STREAM = "import sys; from swe_rl.tasks.load import iter_tasks; print(sum(1 for _ in iter_tasks(sys.argv[1])))"
@@ -91,7 +93,7 @@ def median(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--json", type=json_file, help="write the figures there")
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
@@ -131,7 +133,6 @@ def main() -> int:
         "bench_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
     }
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
     for name, good in met.items():
         if not good:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import torch
+from json_file import json_file
 from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
@@ -169,7 +170,7 @@ def report(results: dict[str, Any], batches: list[int]) -> None:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--json", type=json_file, help="write the numbers here")
     parser.add_argument("--parameters", type=int, choices=(2, 5, 10), default=2, help="millions of parameters")
     parser.add_argument("--batches", default="1,8,32", help="requests at once")
     parser.add_argument("--new-tokens", type=int, default=64)

@@ -7,7 +7,7 @@ an interrupted proof goes on. FLAGS go to every run. Goals, on held-out packages
 
 - each seed: 8% to 50% before, at least 1.5 times that after, intervals (bootstrap over tasks) that do not overlap, at
   most 15 minutes of training, at least 400 attempts each time;
-- rewards shuffled among attempts: the interval after reaches down to the rate before;
+- rewards shuffled among attempts: the interval after reaches down to the rate before, and the steps are as many;
 - another engine, another sandbox, one step ahead: the interval after overlaps that of seed 1; one step ahead takes less
   time than seed 1 (compare them in one go on a quiet machine).
 
@@ -23,19 +23,30 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from json_file import json_file
 from rich.console import Console
 from rich.table import Table
 
 from swe_rl.observe.metrics import read_metrics
 
+LOCAL = ["--sandbox", "bubblewrap"]
+WHOLE = ["--max-train-seconds", "0"]  # as many steps as seed 1, however slow they are
 RUNS: dict[str, list[str]] = {
-    "seed1": ["--seed", "1"],
-    "seed2": ["--seed", "2"],
-    "seed3": ["--seed", "3"],
-    "shuffled": ["--seed", "1", "--shuffle-rewards", "true"],
-    "sglang": ["--seed", "1", "--engine", "sglang"],
-    "docker": ["--seed", "1", "--sandbox", "docker"],
-    "async": ["--seed", "1", "--async"],
+    "seed1": ["--seed", "1", *LOCAL],
+    "seed2": ["--seed", "2", *LOCAL],
+    "seed3": ["--seed", "3", *LOCAL],
+    "shuffled": [
+        "--seed",
+        "1",
+        *LOCAL,
+        "--shuffle-rewards",
+        "true",
+        "--no-guard",
+        *WHOLE,
+    ],  # nothing comes to its rescue
+    "sglang": ["--seed", "1", *LOCAL, "--engine", "sglang", *WHOLE],
+    "docker": ["--seed", "1", "--sandbox", "docker", *WHOLE],
+    "async": ["--seed", "1", *LOCAL, "--async"],
 }
 GOAL_FACTOR, GOAL_BEFORE, GOAL_SECONDS, GOAL_ATTEMPTS = 1.5, (0.08, 0.50), 900.0, 400
 RUN_TIMEOUT = 3600.0
@@ -47,7 +58,10 @@ def run(name: str, folder: Path, flags: list[str]) -> dict[str, Any]:
     if not summary.exists():
         command = ["bash", "scripts/quickstart.sh", "--run-dir", str(folder), "--eval-greedy", *RUNS[name], *flags]
         print("+", " ".join(command), flush=True)
-        code = subprocess.run(command, check=False, timeout=RUN_TIMEOUT).returncode
+        try:
+            code = subprocess.run(command, check=False, timeout=RUN_TIMEOUT).returncode
+        except subprocess.TimeoutExpired:
+            sys.exit(f"bench/learning.py: {name} is not done after {RUN_TIMEOUT:.0f} s; run this again to continue it")
         if code:
             sys.exit(f"bench/learning.py: {name} ended with {code}; run this again to continue it, or remove {folder}")
     loaded: dict[str, Any] = json.loads(summary.read_text())
@@ -77,7 +91,11 @@ def misses(name: str, summary: dict[str, Any], reference: dict[str, Any] | None)
     elif name == "shuffled":
         if after["ci95"][0] > before["resolve_rate"]:
             found.append("it improved all the same")
-    elif reference is not None:
+        if reference is None or summary["optimizer_steps"] < reference["optimizer_steps"]:
+            found.append("fewer steps than seed1, or no seed1 to compare with")
+    elif reference is None:
+        found.append("no seed1 to compare with")
+    else:
         if not overlap(after, reference["after"]):
             found.append("not the rate of seed 1")
         if name == "async" and summary["seconds_training"] >= reference["seconds_training"]:
@@ -147,7 +165,7 @@ def main() -> int:
         "--runs", default="seed1,seed2,seed3,shuffled", help=f"of {', '.join(RUNS)} (default %(default)s)"
     )
     parser.add_argument("--out", default="export/learning", help="folder of the runs (default %(default)s)")
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--json", type=json_file, help="also write the figures to this file")
     parser.add_argument("flags", nargs="*", help="further flags of every run, after --")
     args = parser.parse_args()
     names = args.runs.split(",")
@@ -157,12 +175,14 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     folders = {name: out / name for name in names}
     summaries = {name: run(name, folder.absolute(), args.flags) for name, folder in folders.items()}
-    verdicts = {name: misses(name, summary, summaries.get("seed1")) for name, summary in summaries.items()}
+    seed1 = out / "seed1" / "summary.json"  # of an earlier proof, where this one is not asked for it
+    reference = json.loads(seed1.read_text()) if seed1.exists() else None
+    verdicts = {name: misses(name, summary, reference) for name, summary in summaries.items()}
     show(summaries, verdicts)
     draw(folders, summaries, out / "learning.png")
     if args.json:
         record = {name: {**summaries[name], "missed": verdicts[name]} for name in names}
-        Path(args.json).write_text(json.dumps(record, indent=1) + "\n")
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
     return int(any(verdicts.values()))
 
 

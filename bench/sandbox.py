@@ -29,6 +29,8 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from json_file import json_file  # noqa: E402
+
 from swe_rl.deadline import Deadline  # noqa: E402
 from swe_rl.sandbox.container.engine import Engine  # noqa: E402
 from swe_rl.sandbox.container.limits import Limits, host_config  # noqa: E402
@@ -267,14 +269,14 @@ def show(found: dict) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="PATH", help="write the figures there")
+    parser.add_argument("--json", metavar="PATH", type=json_file, help="write the figures there")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each throughput measurement [5]")
     flags = parser.parse_args()
     with running_engine("bench") as engine:
         found = asyncio.run(run(engine.host, flags.seconds))
     show(found)
     if flags.json:
-        Path(flags.json).write_text(json.dumps({**found, "goals": goals(found)}, indent=1))
+        flags.json.write_text(json.dumps({**found, "goals": goals(found)}, indent=1))
     return 0 if all(met for *_, met in goals(found)) else 1
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from json_file import json_file
 
 GOAL_SPEED, GOAL_MEMORY = 1.5, 1.0
 VOCAB, PADDED_ROWS, PACKED_TOKENS = 1024, 8, 4096
@@ -186,7 +187,7 @@ def measure(side: str, model: str, count: int, repeats: int) -> dict[str, float]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=json_file, help="write the figures to this file")
     parser.add_argument("--sequences", type=int, default=32, help="trajectories of the step, a multiple of 8")
     parser.add_argument("--repeats", type=int, default=3, help="measured steps per side after one warm-up")
     parser.add_argument("--child", choices=["packed", "padded"], help=argparse.SUPPRESS)
@@ -214,7 +215,6 @@ def main() -> int:
     )
     print(f"same loss and gradient norm: {same}    goal {'met' if passed else 'MISSED'}")
     if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(
             json.dumps(
                 {**sides, "speed_ratio": speed, "memory_ratio": memory, "same": same, "passed": passed}, indent=1
