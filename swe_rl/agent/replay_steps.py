@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swe_rl.agent.observation import clean_text
 from swe_rl.agent.parse import FormatError, parse_action
 from swe_rl.errors import DataError
 
@@ -15,6 +16,7 @@ MAX_TRAJECTORY_BYTES = 256 << 20
 _RETURNCODE = re.compile(r"<returncode>(-?\d+)</returncode>")
 _OUTPUT = re.compile(r"<output>\n?(.*)</output>\s*\Z", re.DOTALL)
 _HEAD_TAIL = re.compile(r"<output_head>\n?(.*)</output_head>.*?<output_tail>\n?(.*)</output_tail>\s*\Z", re.DOTALL)
+NOT_RUN = "action was not executed"  # mini-swe-agent 2.x of the commands after one that ended the attempt
 _LEFT_OUT = re.compile(r"\n\[\d+ characters left out\]\n")
 
 
@@ -64,7 +66,7 @@ def read_trajectory(path: Path) -> StoredTrajectory:
         patch=str(info.get("submission") or ""),
         cwd=str(environment.get("cwd") or ""),
         image=str(environment.get("image") or "").removeprefix("docker.io/"),
-        env={str(k): str(v) for k, v in (environment.get("env") or {}).items()},
+        env=_variables(file, environment.get("env")),
     )
     steps = document.get("steps")
     if isinstance(steps, list) and steps:
@@ -83,10 +85,17 @@ def _environment(info: dict[str, Any]) -> dict[str, Any]:
     return environment if isinstance(environment, dict) else {}
 
 
+def _variables(file: Path, env: Any) -> dict[str, str]:
+    if not isinstance(env or {}, dict):
+        raise DataError(f"{file}: info.config.environment.env is {type(env).__name__}, not an object of variables")
+    return {str(name): str(value) for name, value in (env or {}).items()}
+
+
 def _own_step(index: int, raw: Any) -> StoredStep | None:
     if not isinstance(raw, dict) or not isinstance(raw.get("action"), str):
         return None
-    step = StoredStep(int(raw.get("step", index)), raw["action"])
+    number = raw.get("step")
+    step = StoredStep(number if isinstance(number, int) else index, raw["action"])
     code = raw.get("returncode")
     step.returncode = None if raw.get("timed_out") or not isinstance(code, int) else code
     output = raw.get("output")
@@ -97,18 +106,64 @@ def _own_step(index: int, raw: Any) -> StoredStep | None:
 
 
 def _steps_of_messages(messages: list[Any], stored: StoredTrajectory) -> None:
-    for number, message in enumerate(messages):
-        if not isinstance(message, dict) or message.get("role") != "assistant":
-            continue
-        command = _command(str(message.get("content") or ""))
-        if command is None:
+    """Steps of each answer's commands, with the results that stand between it and the next answer."""
+    known = [message for message in messages if isinstance(message, dict)]
+    answers = [number for number, message in enumerate(known) if _is_answer(message)]
+    for number, following in zip(answers, [*answers[1:], len(known)], strict=False):
+        results = known[number + 1 : following]
+        by_call = {
+            str(key): result for result in results if (key := result.get("tool_call_id") or result.get("call_id"))
+        }
+        in_turn = [result for result in results if result.get("role") in ("user", "tool")]
+        actions = _actions(known[number])
+        if not actions:
             stored.skipped += 1
-            continue
-        step = StoredStep(len(stored.steps) + stored.skipped, command)
-        following = messages[number + 1] if number + 1 < len(messages) else None
-        if isinstance(following, dict) and following.get("role") in ("user", "tool"):
-            _observe(step, str(following.get("content") or ""))
-        stored.steps.append(step)
+        for index, (command, call) in enumerate(actions):
+            step = StoredStep(len(stored.steps) + stored.skipped, command)
+            result = by_call.get(call) if by_call else next(iter(in_turn[index : index + 1]), None)
+            if result is None or _observe(step, result):
+                stored.steps.append(step)
+
+
+def _is_answer(message: dict[str, Any]) -> bool:
+    return message.get("role") == "assistant" or message.get("object") == "response"  # the latter: OpenAI's responses
+
+
+def _actions(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    """(command, id of its call or "") of one answer: as mini-swe-agent 2.x took them from it, else of its tool calls, else
+    of its text."""
+    actions = _extra(answer).get("actions")
+    if not isinstance(actions, list):
+        calls = answer.get("tool_calls")
+        if not isinstance(calls, list) or not calls:
+            command = _command(_text(answer))
+            return [] if command is None else [(command, "")]
+        actions = [_arguments(call) for call in calls]
+    known = [action for action in actions if isinstance(action, dict) and isinstance(action.get("command"), str)]
+    return [(action["command"], str(action.get("tool_call_id") or "")) for action in known]
+
+
+def _arguments(call: Any) -> dict[str, Any]:
+    """A tool call's arguments and id, {} where they cannot be read."""
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    try:
+        values = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return {}
+    return {**values, "tool_call_id": call.get("id")} if isinstance(values, dict) else {}
+
+
+def _extra(message: dict[str, Any]) -> dict[str, Any]:
+    extra = message.get("extra")
+    return extra if isinstance(extra, dict) else {}
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content") or message.get("output") or ""
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return str(content)
 
 
 def _command(answer: str) -> str | None:
@@ -121,12 +176,23 @@ def _command(answer: str) -> str | None:
     return None
 
 
-def _observe(step: StoredStep, observation: str) -> None:
-    code = _RETURNCODE.match(observation.lstrip())
-    if code is None:
-        return
-    step.returncode = int(code[1])
+def _observe(step: StoredStep, result: dict[str, Any]) -> bool:
+    """Put what is known of the command's result into `step`; False where the command was never run."""
+    extra = _extra(result)
+    if "returncode" in extra or "raw_output" in extra:
+        if extra.get("exception_info"):  # timed out, say; 2.x writes -1 for the exit code
+            return extra["exception_info"] != NOT_RUN
+        code, output = extra.get("returncode"), extra.get("raw_output")
+        step.returncode = code if isinstance(code, int) else None
+        step.head = clean_text(output) if isinstance(output, str) else None
+        return True
+    observation = _text(result)
+    code_line = _RETURNCODE.match(observation.lstrip())
+    if code_line is None:
+        return True
+    step.returncode = int(code_line[1])
     if parts := _HEAD_TAIL.search(observation):
         step.head, step.tail = parts[1].removesuffix("\n"), parts[2].removesuffix("\n")
     elif whole := _OUTPUT.search(observation):
         step.head = whole[1]
+    return True

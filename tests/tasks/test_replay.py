@@ -105,6 +105,79 @@ def test_another_patch_is_a_difference(recorded: tuple[Path, Path], capsys: pyte
     assert "the patch differs" in capsys.readouterr().out
 
 
+def second_form(steps: list[dict[str, Any]], *, actions: bool, ids: bool = True) -> list[dict[str, Any]]:
+    """Messages of mini-swe-agent 2.x: two calls an answer, their results in another order, ids used again in each answer."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "s"}, {"role": "user", "content": "task"}]
+    for start in range(0, len(steps), 2):
+        pair = [(f"call_{n}", step) for n, step in enumerate(steps[start : start + 2])]
+        answer: dict[str, Any] = {"role": "assistant", "content": None, "extra": {"cost": 0}}
+        if actions:
+            answer["extra"]["actions"] = [{"command": s["action"], "tool_call_id": name} for name, s in pair]
+        answer["tool_calls"] = [
+            {"id": name, "function": {"name": "bash", "arguments": json.dumps({"command": step["action"]})}}
+            for name, step in pair
+        ]
+        results = [
+            {
+                "role": "tool",
+                **({"tool_call_id": name} if ids else {}),
+                "content": "<returncode>77</returncode>\n<output>\ncut for the model</output>",
+                "extra": {
+                    "raw_output": s["output"],
+                    "returncode": s["returncode"],
+                    "exception_info": s.get("error", ""),
+                },
+            }
+            for name, s in pair
+        ]
+        messages += [answer, *(results[::-1] if ids else results)]
+    return [*messages, {"role": "exit", "content": FIX}]
+
+
+@pytest.mark.parametrize(("actions", "ids"), [(True, True), (False, True), (False, False)])
+def test_calls_of_tools_are_commands(
+    recorded: tuple[Path, Path], capsys: pytest.CaptureFixture[str], actions: bool, ids: bool
+) -> None:
+    document = json.loads(recorded[0].read_text())
+    steps = [step for step in document.pop("steps")[:6] if step["step"] != 4]
+    slow = {"action": "true", "output": "", "returncode": -1, "error": "timed out"}
+    never = {"action": "rm calc.py", "output": "", "returncode": -1, "error": "action was not executed"}
+    document["messages"] = second_form([*steps[:4], slow, *steps[4:], never], actions=actions, ids=ids)
+    recorded[0].write_text(json.dumps(document))
+    stored = read_trajectory(recorded[0])
+    assert [step.command for step in stored.steps] == [*COMMANDS[:4], "true", COMMANDS[5]] and stored.skipped == 0
+    assert [step.returncode for step in stored.steps][3:] == [2, None, 0]
+    assert replay(*recorded, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["run"], found["unrecorded"], found["patch_same"], found["same"]) == (6, 1, True, True)
+
+
+def test_answers_of_the_responses_api_and_broken_calls(tmp_path: Path) -> None:
+    call = {"function": {"arguments": "{broken"}}
+    messages = [
+        {"object": "response", "output": [], "extra": {"actions": [{"command": "ls", "tool_call_id": "c"}]}},
+        {"type": "function_call_output", "call_id": "c", "output": "<returncode>1</returncode>\n<output>\nx</output>"},
+        {"role": "assistant", "content": "", "tool_calls": [call, None, {"function": {"arguments": "[]"}}]},
+        {"role": "user", "content": [{"type": "text", "text": "call one tool"}], "extra": []},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"arguments": {"command": "pwd"}}}]},
+        {"role": "tool", "content": [{"type": "text", "text": "<returncode>0</returncode>\n<output>\n/</output>"}]},
+    ]
+    (tmp_path / "traj.json").write_text(json.dumps({"messages": messages}))
+    stored = read_trajectory(tmp_path)
+    assert stored.steps == [StoredStep(0, "ls", 1, "x"), StoredStep(2, "pwd", 0, "/")] and stored.skipped == 1
+
+
+def test_odd_values_are_no_traceback(tmp_path: Path) -> None:
+    step = {"step": None, "action": "ls"}
+    document: dict[str, Any] = {"messages": [], "steps": [step, {**step, "step": "x"}]}
+    (tmp_path / "traj.json").write_text(json.dumps(document))
+    assert [found.number for found in read_trajectory(tmp_path).steps] == [0, 1]
+    document["info"] = {"config": {"environment": {"env": ["A=1"]}}}
+    (tmp_path / "traj.json").write_text(json.dumps(document))
+    with pytest.raises(DataError, match=r"traj\.json: info\.config\.environment\.env is list"):
+        read_trajectory(tmp_path)
+
+
 def test_list_runs_nothing(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["replay", str(cases / "trajectories" / "sympy__sympy-13480.traj.json"), "--list"]) == 0
     assert "bin/test sympy/functions/elementary/tests/test_hyperbolic.py" in capsys.readouterr().out
