@@ -76,6 +76,14 @@ async def test_heartbeats_keep_a_lease_and_tell_of_its_loss(opened) -> None:
         await asyncio.wait_for(running, 10)
 
 
+async def test_an_attempt_may_take_longer_than_a_pool_grants_at_once(opened) -> None:
+    _, pool, provider = opened
+    sandbox = await provider.open(TASK, deadline=Deadline(1e9), purpose="agent")
+    lease = pool.pool.book.leases[sandbox.lease_id]
+    before = lease.deadline_at
+    await until(lambda: lease.deadline_at > before)
+
+
 async def test_a_node_lost_while_a_command_runs_is_an_infra_error(opened, monkeypatch) -> None:
     monkeypatch.setattr(pool_sandbox, "NODE_LOST_SECONDS", 0.5)
     node, _, provider = opened
