@@ -46,7 +46,7 @@ async def test_an_evaluation_says_what_took_how_long(box: Box) -> None:
     body = {"container_id": box.id, "patch": PATCH, "eval_script": f"sleep 1; {SCRIPT}"}
     seconds = (await box.server.ok("/container/evaluate", **body))["seconds"]
     assert list(seconds) == ["open", "apply", "tests", "total"]
-    assert seconds["tests"] >= 1.0 and all(value > 0 for value in seconds.values())
+    assert seconds["tests"] >= 0.9 and all(value > 0 for value in seconds.values())
     assert sum(seconds.values()) <= 2 * seconds["total"] + 0.01
 
 
@@ -105,9 +105,9 @@ async def test_a_diff_is_whole_or_none(box: Box) -> None:
     await box.run("rm big.bin; head -c 5242880 /dev/urandom > five.bin")
     answer = await box.server.ok("/container/diff", container_id=box.id)
     assert "GIT binary patch" in answer["patch"]
-    for slow, told in (("sleep 60", (504, "timed_out")), ("exit 3", (404, "not_found"))):
-        await box.run(f"printf '#!/bin/sh\\n{slow}\\n' > /usr/local/bin/git; chmod +x /usr/local/bin/git")
-        assert await no_diff(box, timeout=2) == told
+    for program, told, timeout in (("sleep 60", (504, "timed_out"), 2), ("exit 3", (404, "not_found"), 60)):
+        await box.run(f"printf '#!/bin/sh\\n{program}\\n' > /usr/local/bin/git; chmod +x /usr/local/bin/git")
+        assert await no_diff(box, timeout=timeout) == told
     await box.run(
         "rm /usr/local/bin/git; printf '#!/bin/sh\\necho nonsense!\\n' > /usr/local/bin/base64; chmod +x /usr/local/bin/base64"
     )
