@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ from swe_rl.tasks.printable import printable
 from swe_rl.types import Task, Verdict
 
 CONFIG_FILE = "config.yaml"  # in a run's folder: the settings it ran with
+_ATTEMPT = re.compile(r"__g\d+__i\d+__\d+$")  # after the instance's id in the name of an attempt's folder
 OPEN_SECONDS = 300.0  # for a sandbox to open, beside the tests' own time
 
 
@@ -70,9 +72,11 @@ def stored_patches(run_dir: Path) -> list[StoredPatch]:
             continue  # an attempt that is still being written
         meta = _read_json(patch.with_name("meta.json"))
         trajectory = {} if meta.get("instance_id") else _read_json(patch.with_name("traj.json"))
-        instance_id = meta.get("instance_id") or trajectory.get("instance_id") or patch.parent.name.split("__g")[0]
-        info = trajectory.get("info") or {}
-        found.append(StoredPatch(patch.parent, str(instance_id), str(meta.get("verdict") or info.get("verdict") or "")))
+        named = _ATTEMPT.sub("", patch.parent.name)
+        instance_id = meta.get("instance_id") or trajectory.get("instance_id") or named
+        info = trajectory.get("info")
+        verdict = meta.get("verdict") or (info.get("verdict") if isinstance(info, dict) else "")
+        found.append(StoredPatch(patch.parent, str(instance_id), str(verdict or "")))
     if not found:
         raise DataError(f"{run_dir}: no patch.diff below this folder")
     return found

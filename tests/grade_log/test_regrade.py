@@ -16,6 +16,7 @@ from swe_rl.grading import regrade
 from swe_rl.grading.grader import grade_patch
 from swe_rl.grading.regrade import config_of_run, stored_patches, tasks_of_run
 from swe_rl.grading.verdict import GradeResult
+from swe_rl.rollout.artifacts import attempt_name
 from swe_rl.tasks.load import load_tasks, write_tasks
 from swe_rl.types import Task
 from tests.tasks.local_tasks import FIX, WRONG, make_archive, make_task
@@ -67,6 +68,19 @@ def test_a_task_without_a_script_costs_its_own_attempts_only(
         "a": "resolved", "b": "infra_error", "d": "resolved", "e": "no_patch",
     }  # fmt: skip
     assert "swebench" in found["b"]["reason"] and "does not know the repository" in found["b"]["reason"]
+
+
+def test_the_folder_tells_the_task_where_nothing_else_does(tmp_path: Path) -> None:
+    names = {
+        attempt_name("google__gson-1093", 0, 3, 99): "google__gson-1093",
+        "google__gson-1093": "google__gson-1093",
+        "a__g1__i2__b__g0__i1__5": "a__g1__i2__b",
+    }
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "patch.diff").write_bytes(b"")
+    (tmp_path / "google__gson-1093" / "traj.json").write_text('{"info": ["odd"]}')
+    assert {stored.folder.name: stored.instance_id for stored in stored_patches(tmp_path)} == names
 
 
 def test_an_interrupted_run_keeps_what_it_found(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
