@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from swe_rl.grading.grader import grade_patch
 from swe_rl.sandbox.local_plane import open_local_plane
 from swe_rl.types import Task, Verdict
 from tests.docker_engine import Engine
+from tests.pool.conftest import until
 from tests.pool.test_docker import (
     FIX,
     test_a_whole_attempt,
@@ -61,13 +63,24 @@ def private_storage(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     yield tmp_path
     for line in reversed(Path("/proc/mounts").read_text().splitlines()):
         if line.split()[1].startswith(f"{tmp_path}/"):
-            subprocess.run(["umount", "-l", line.split()[1]], check=True, timeout=30)
+            subprocess.run(
+                ["umount", "-l", line.split()[1]], check=False, timeout=30
+            )  # its user may take it away first
+    ends = time.monotonic() + 60
+    while f" {tmp_path}/" in Path("/proc/mounts").read_text():
+        assert time.monotonic() < ends, "mounts of the test are left"
+        time.sleep(0.1)
 
 
 @pytest.mark.skipif(Path("/run/podman/podman.sock").exists(), reason="a Podman service of this machine would be used")
 async def test_a_local_plane_starts_a_service_of_its_own(private_storage: Path, task: Task) -> None:
     await grades_in_the_default_image(task)
     ours = str(private_storage)
-    users = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"]) if ours in " ".join(p.info["cmdline"] or [])]
-    assert users == []
+
+    def users() -> list[list[str]]:
+        return [
+            p.info["cmdline"] for p in psutil.process_iter(["cmdline"]) if ours in " ".join(p.info["cmdline"] or [])
+        ]
+
+    await until(lambda: users() == [])  # what conmon starts to clean up ends after the container has gone
     assert list((private_storage / "root" / "overlay-containers").glob("?" * 64)) == []

@@ -95,7 +95,7 @@ async def pools(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         await pool.stop()
 
 
-async def until(condition: Callable[[], Any], within: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], within: float = 60.0) -> None:
     """Wait for a condition; the bound only ends a broken test."""
     ends = time.monotonic() + within
     while not condition():

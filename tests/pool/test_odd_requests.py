@@ -68,18 +68,18 @@ async def test_a_destroy_before_the_container_exists_does_not_answer_for_the_nex
 
 async def test_a_retry_keeps_the_lease_whose_first_caller_hung_up(nodes, pools) -> None:
     node = await nodes()
-    pool = await pools(node.url)
+    pool = await pools(node.url, abandon_grace=2.0)
     node.create_gate.clear()
     first = asyncio.create_task(pool.allocate("1"))
     await until(lambda: node.creates == 1)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    await asyncio.sleep(0.05)  # the server hears of it
+    await until(lambda: not pool.pool.allocator._listeners)  # the server has heard of it
     node.create_gate.set()
     await until(lambda: [lease.state.value for lease in pool.pool.book.active()] == ["open"])
     status, lease = await pool.allocate("1")
     assert status == 200
-    await asyncio.sleep(3 * pool.settings.abandon_grace)
+    await asyncio.sleep(1.5 * pool.settings.abandon_grace)
     assert (await pool.post("/heartbeat", lease_id=lease["lease_id"]))[1]["gone"] == {}
 
 

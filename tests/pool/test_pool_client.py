@@ -40,7 +40,7 @@ async def test_open_run_close(opened) -> None:
     assert (result.returncode, result.output) == (0, "echo hi")
     await asyncio.gather(sandbox.close(), sandbox.close())
     await sandbox.close()
-    assert node.containers == {} and pool.pool.book.active() == []
+    await until(lambda: node.containers == {} and pool.pool.book.active() == [])
     with pytest.raises(SandboxError):
         await sandbox.exec("echo hi", timeout=5)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 
 import aiohttp
 import pytest
@@ -76,10 +77,11 @@ async def test_a_failed_destroy_keeps_the_slot_until_the_container_is_gone(nodes
     node = await nodes()
     pool = await pools(node.url, capacity=1)
     _, lease = await pool.allocate("1")
-    node.refuse_destroys = 2
+    node.refuse_destroys = 10**6
     _, closing = await pool.post("/close", lease_id=lease["lease_id"], wait_s=0.1)
     assert closing["state"] == "closing" and pool.pool.book.used(node.url) == 1
     assert (await pool.allocate("2", wait_s=0.2))[0] == 503
+    node.refuse_destroys = 0
     await until(lambda: pool.pool.book.used(node.url) == 0)
     assert node.containers == {}
 
@@ -89,9 +91,8 @@ async def test_a_lease_lives_by_heartbeats_and_expires_without(nodes, pools) -> 
     pool = await pools(node.url)
     _, kept = await pool.allocate("kept")
     _, left = await pool.allocate("left")
-    past = pool.pool.book.leases[left["lease_id"]].created_at - 1
-    for lease in pool.pool.book.leases.values():
-        lease.expires_at = past
+    now, leases = time.time(), pool.pool.book.leases
+    leases[kept["lease_id"]].expires_at, leases[left["lease_id"]].expires_at = now + 30, now - 1
     _, answer = await pool.post("/heartbeat", leases={kept["lease_id"]: 100.0})
     assert answer["leases"][kept["lease_id"]] > 90 and answer["gone"] == {}
     await until(lambda: list(node.containers) == [kept["container_id"]])
