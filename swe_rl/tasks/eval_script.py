@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from swe_rl.errors import DataError
+from swe_rl.errors import DataError, UsageError
 from swe_rl.tasks.load import find_task
 from swe_rl.tasks.swe_gym import swe_gym_script
 from swe_rl.tasks.swebench_library import SwebenchLibrary, swebench_library
@@ -24,6 +24,17 @@ def eval_script_for(task: Task) -> str:
     if script:
         return script
     return str(make_spec(task, swebench_library()).eval_script)
+
+
+def script_maker(task: Task) -> str:
+    """Who makes the scripts of tasks of this repository and version, as `eval_script_for` would; for counting."""
+    if swe_gym_script(task):
+        return "made for SWE-Gym's repositories"
+    try:
+        known = task.version in swebench_library().specs.get(task.repo, {})
+    except UsageError:
+        return "unknown: swebench is not installed"
+    return "made by swebench" if known else "none can be made"
 
 
 def make_spec(task: Task, library: SwebenchLibrary) -> Any:

@@ -169,11 +169,16 @@ def _metadata(flat: Mapping[str, Any]) -> dict[str, Any]:
     # SWE-bench Multimodal: swebench's eval script fetches them.
     if assets := fields.mapping(flat.get("image_assets"), "image_assets"):
         kept["image_assets"] = {k: v for k, v in assets.items() if not fields.is_missing(v)}
-    return {**kept, **(inner if isinstance(inner, dict) else {})}
+    return {**kept, **(_given(inner) if isinstance(inner, dict) else {})}
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """Without what is missing: in Parquet every row has the keys of all rows. What is empty is a value."""
+    return {k: v for k, v in values.items() if isinstance(v, (str, list, tuple, dict)) or not fields.is_missing(v)}
 
 
 def _env(value: Any) -> dict[str, str]:
-    env = {k: fields.text(v, f"env {k}") for k, v in fields.mapping(value, "env").items()}
+    env = {k: fields.text(v, f"env {k}") for k, v in _given(fields.mapping(value, "env")).items()}
     try:
         check_variables(env)
     except ValueError as error:

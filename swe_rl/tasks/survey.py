@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from swe_rl.errors import DataError
+from swe_rl.tasks.eval_script import script_maker
 from swe_rl.tasks.forms import COLUMNS, form_of
 from swe_rl.tasks.images import default_image
 from swe_rl.tasks.load import RowError, not_certified, read_row
@@ -90,6 +91,7 @@ def survey(path: str | Path, on_row: Any = None) -> Survey:
     """
     result = Survey(str(path), files=len(files_of(path)))
     seen: set[bytes] = set()
+    makers: dict[tuple[str, str], str] = {}
     for raw in iter_rows(path, COLUMNS):
         result.rows += 1
         if on_row is not None and result.rows % 500 == 0:
@@ -101,7 +103,7 @@ def survey(path: str | Path, on_row: Any = None) -> Survey:
             _count_error(result, item)
             continue
         result.forms[form_of(raw.value or {})] += 1
-        _count_task(result, item)
+        _count_task(result, item, makers)
     if result.rows == 0:
         raise DataError(f"{path}: the file holds no row")
     return result
@@ -128,18 +130,30 @@ def _kind(reason: str) -> str:
     return reason.split(":")[0] if reason.startswith("not JSON") else reason[:90]
 
 
-def _count_task(result: Survey, task: Task) -> None:
+def _count_task(result: Survey, task: Task, makers: dict[tuple[str, str], str]) -> None:
     result.usable += 1
     result.repos[task.repo or "(none)"] += 1
     result.sources[task.data_source or "(none)"] += 1
     result.missing.update(name for name in _WANTED if not getattr(task, name))
     result.images[_image_pattern(task)] += 1
     result.certification[not_certified(task) or "certified"] += 1
-    result.scripts["in the row" if task.eval_script else "made by swebench"] += 1
+    result.scripts[_script(task, makers)] += 1
     result.statement_chars.append(len(task.problem_statement))
     result.fail_to_pass.append(len(task.fail_to_pass))
     result.pass_to_pass.append(len(task.pass_to_pass))
     result.sample = result.sample or task
+
+
+def _script(task: Task, makers: dict[tuple[str, str], str]) -> str:
+    """Where the eval script comes from. `makers` keeps what was found out for a repository and version."""
+    if task.eval_script:
+        return "in the row"
+    if task.log_parser == "junit":
+        return "not needed (junit)"
+    key = (task.repo, task.version)
+    if key not in makers:
+        makers[key] = script_maker(task)
+    return makers[key]
 
 
 def _image_pattern(task: Task) -> str:

@@ -26,6 +26,29 @@ def test_inspect_counts(cases: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert counts["fail_to_pass"] == {"min": 1, "median": 1, "p95": 4, "max": 12}
 
 
+def test_inspect_says_which_scripts_can_be_made(
+    cases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lite = json.loads((cases / "swebench_lite_80.jsonl").read_text("utf-8").splitlines()[0])
+    gym = json.loads((cases / "swegym_3.jsonl").read_text("utf-8").splitlines()[0])
+    rows = [
+        lite,
+        {**lite, "instance_id": "a__b-1", "repo": "a/b"},
+        {**lite, "instance_id": "a__b-2", "repo": "a/b"},
+        {**lite, "instance_id": "astropy__astropy-9", "version": "99.9"},
+        {**lite, "instance_id": "own-1", "eval_script": "true"},
+        {**gym, "eval_script": ""},
+    ]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert cli.main(["data", "inspect", str(tmp_path / "d.jsonl"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["eval_scripts"] == {
+        "made by swebench": 1,
+        "none can be made": 3,
+        "in the row": 1,
+        "made for SWE-Gym's repositories": 1,
+    }
+
+
 def test_inspect_names_the_form_of_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [json.dumps(row).replace("own__project-1", f"own__project-{n}") for n, row in enumerate(FORMS.values())]
     text = "\n".join(texts)

@@ -112,6 +112,18 @@ def test_round_trip_keeps_every_field(tmp_path: Path) -> None:
     assert load_tasks(tmp_path / "out.jsonl").tasks == [task]
 
 
+def test_tasks_in_parquet_have_their_own_variables_only(tmp_path: Path) -> None:
+    rest = {"eval_script": SCRIPT, "fail_to_pass": ["t"], "log_parser": "pytest"}
+    tasks = [
+        Task("a-1", "s", env={"A": "1", "EMPTY": ""}, metadata={"level": 2}, **rest),
+        Task("b-2", "s", env={"B": "2"}, metadata={"edit": {"old": "x"}}, **rest),
+    ]
+    write_tasks(tmp_path / "t.jsonl", tasks)
+    rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    assert load_tasks(tmp_path / "t.parquet").tasks == load_tasks(tmp_path / "t.jsonl").tasks == tasks
+
+
 def test_write_is_atomic(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("old")
