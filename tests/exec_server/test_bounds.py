@@ -29,6 +29,8 @@ from swe_rl.sandbox.exec_server import answers as answers_module
 from swe_rl.sandbox.exec_server import main
 from swe_rl.sandbox.exec_server.answers import Answers, open_database
 from swe_rl.sandbox.exec_server.faults import ExecFault
+from swe_rl.sandbox.exec_server.serving import exec_server
+from swe_rl.sandbox.exec_server.settings import ExecSettings
 
 FRACTIONS = ({"pids": 0.5}, {"memory_mb": 0.5}, {"cpus": 1e-10}, {"cpus": 0.009})  # 0 would be no limit at all
 
@@ -208,3 +210,13 @@ async def test_a_cancellation_in_the_moment_of_the_turn_is_not_lost() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert not container._lock.locked()
+
+
+async def test_a_database_has_one_server(tmp_path: Path) -> None:
+    settings = ExecSettings(str(tmp_path / "db"), docker_host=f"unix://{tmp_path}/none", compiled=False)
+    async with exec_server(settings, "127.0.0.1", 0):
+        with pytest.raises(UsageError, match="another exec server"):
+            async with exec_server(settings, "127.0.0.1", 0):
+                pass
+    async with exec_server(settings, "127.0.0.1", 0) as again:
+        assert again.port

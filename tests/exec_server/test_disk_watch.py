@@ -105,6 +105,11 @@ async def test_a_lower_bound_holds_and_a_restart_forgets_none(small_server: Exec
     assert code in (404, 500), answer
     code, answer = await small_server.post("/container/exec", **name, command="true")
     assert code == 404 and "20 MiB" in answer["error"]["message"]
+    small_server.kill()
+    small_server.flags += ("--watch-interval", "600")  # the watch does not look before the next command
+    small_server.start()
+    code, answer = await small_server.post("/container/exec", **name, command="true")
+    assert code == 404 and "20 MiB" in answer["error"]["message"], "it is not started again"
 
 
 async def test_a_container_that_fills_the_disk_is_ended(small_server: ExecServer) -> None:

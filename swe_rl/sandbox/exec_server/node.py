@@ -32,6 +32,7 @@ KEY_LABEL = "swe-rl.key"
 EVALUATION_LABEL = "swe-rl.evaluation"  # of which server, and which
 LONGEST_LEASE = 8 * 86400.0  # seconds; a pool grants 7 days at most, so what is older has lost its pool
 IMAGES_FRESH_SECONDS = 10.0
+ENDED = "CREATE TABLE IF NOT EXISTS ended (container TEXT PRIMARY KEY, why TEXT NOT NULL) WITHOUT ROWID"
 
 
 class Node:
@@ -59,6 +60,8 @@ class Node:
         # Others may serve the same engine: a server knows its own by its database, which outlives a kill.
         self._owner = hashlib.sha256(str(Path(settings.database).resolve()).encode()).hexdigest()[:16]
         self._evaluations: set[str] = set()  # labels of those under way
+        self._db = db  # containers that were ended for good stay so after a restart
+        db.execute(ENDED)
 
     async def start(self) -> None:
         """Look at the engine once and start the watch. An engine that does not answer is reported, not fatal."""
@@ -143,6 +146,8 @@ class Node:
         container = self._containers.get(name)
         if container is None:
             found = await Container.find(self.engine, name)
+            row = self._db.execute("SELECT why FROM ended WHERE container = ?", (found.id,)).fetchone()
+            found.ended_because = row[0] if row else ""
             container = self._containers.setdefault(found.id, found)
             self._containers[name] = container
         return container
@@ -205,7 +210,7 @@ class Node:
             for look in (self._ages, self._lost_evaluations, self._disk_of_containers, self._disk_of_images):
                 try:
                     await look()
-                except InfraError as error:
+                except (InfraError, sqlite3.Error) as error:  # the book's disk may be full just when images should go
                     log.warning("%s: %s", look.__name__.strip("_"), error)
 
     async def _look(self) -> None:
@@ -230,6 +235,8 @@ class Node:
             if container.id not in rows and time.monotonic() - container.used_at > self.settings.watch_interval:
                 await container.detach()
                 self._forget(container)
+        gone = [row for row in self._db.execute("SELECT container FROM ended") if row[0] not in rows]
+        self._db.executemany("DELETE FROM ended WHERE container = ?", gone)
 
     async def _lost_evaluations(self) -> None:
         """Remove containers of this server's evaluations that are over, or that a kill has cut."""
@@ -248,7 +255,12 @@ class Node:
             if row.get("SizeRw", 0) > bound * MIB:
                 with contextlib.suppress(ContainerGone):
                     container = await self.get(row["Id"])
-                    await container.kill(f"it wrote more than {bound} MiB")
+                    if container.ended_because and row["State"] != "running":
+                        continue
+                    why = f"it wrote more than {bound} MiB"
+                    with contextlib.suppress(sqlite3.Error):  # a full disk must not keep it alive
+                        self._db.execute("INSERT OR REPLACE INTO ended VALUES (?, ?)", (container.id, why))
+                    await container.kill(why)
                     self.ended_for_disk += 1
 
     async def _disk_of_images(self) -> None:
