@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import http.server
 import json
@@ -13,6 +14,7 @@ import subprocess
 import tarfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +28,8 @@ from swe_rl.errors import UsageError
 from swe_rl.sandbox.nodes.actions import LABEL
 from swe_rl.sandbox.nodes.command import build_package
 from swe_rl.sandbox.nodes.ssh import Host, Login, SshError, read_hosts, split_port
-from tests.docker_engine import TEST_IMAGE, Engine, engine, engines
+from tests.docker_engine import TEST_IMAGE, Engine
 
-__all__ = ["engine", "engines"]
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
@@ -56,18 +57,18 @@ def sshd(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[S
     folder = tmp_path_factory.mktemp("sshd")
     for name in ("host", "user", "other"):
         keygen(folder / name)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     Path("/run/sshd").mkdir(exist_ok=True)
     (folder / "config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\n"
+        f"ListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\n"
         f"StrictModes no\nUsePAM no\nPasswordAuthentication no\nPidFile {folder}/pid\nSubsystem sftp internal-sftp\n"
         f"PermitRootLogin prohibit-password\nSetEnv DOCKER_HOST={engine.host} PATH={os.environ['PATH']}\n"
     )
-    server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "config")], stderr=subprocess.DEVNULL)
+    for _ in range(3):
+        server, port = _start(folder)
+        if port:
+            break
     try:
-        _wait_for_port(port)
+        assert port, (folder / "log").read_text()
         host_key = (folder / "host.pub").read_text().split()[:2]
         (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {' '.join(host_key)}\n")
         (folder / "empty").write_text("")
@@ -77,13 +78,22 @@ def sshd(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[S
         server.wait(timeout=10)
 
 
-def _wait_for_port(port: int) -> None:
-    for _ in range(100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise AssertionError("sshd does not listen")
+def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """An sshd on a free port; port 0: it has ended, for somebody else took the port before it did."""
+    assert SSHD is not None
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "pid").unlink(missing_ok=True)
+    with (folder / "log").open("ab") as log:
+        server = subprocess.Popen([SSHD, "-D", "-e", "-p", str(port), "-f", str(folder / "config")], stderr=log)
+    ends = time.monotonic() + 60
+    while not (folder / "pid").exists():  # written when it listens
+        if server.poll() is not None:
+            return server, 0
+        assert time.monotonic() < ends, "sshd does not listen"
+        time.sleep(0.05)
+    return server, port
 
 
 def test_addresses_and_host_lists(tmp_path: Path) -> None:
@@ -206,12 +216,43 @@ def test_clean_lists_first_and_removes_only_what_is_labelled(sshd: Sshd, engine:
 def test_pull_counts_what_is_there_and_fails_honestly(sshd: Sshd, tmp_path: Path, capsys) -> None:
     images = tmp_path / "images"
     images.write_text(f"{TEST_IMAGE}\n{TEST_IMAGE}\n")
-    assert main(["nodes", "pull", *sshd.flags(), "--images", str(images)]) == 0
-    assert "1 images on 1 hosts, 0 failures" in capsys.readouterr().out
+    flags = [*sshd.flags(), "--images", str(images), "--port", "1"]
+    assert main(["nodes", "pull", *flags]) == 0
+    captured = capsys.readouterr()
+    assert "1 images on 1 hosts, 0 failures" in captured.out
+    assert f"{sshd.address}: pulled by docker" in captured.err and "port 1: curl" in captured.err
     images.write_text(f"{TEST_IMAGE}\n127.0.0.1:1/no/such:image\n$(touch x)\n")
-    assert main(["nodes", "pull", *sshd.flags(), "--images", str(images)]) == 1
+    assert main(["nodes", "pull", *flags]) == 1
     captured = capsys.readouterr()
     assert "2 failures" in captured.out and "no image name" in captured.err
+
+
+@pytest.mark.docker
+async def test_pull_goes_through_the_exec_server(sshd: Sshd, engine: Engine, tmp_path, capsys, monkeypatch) -> None:
+    """With the credentials that only the server has; the image is known to it, so that it can be evicted."""
+    name, token = f"{uuid.uuid4().hex}/a:1", 'a "token" \\ with marks'
+    monkeypatch.setenv("SWE_SERVER_TOKEN", token)
+    images, config = tmp_path / "images", tmp_path / "config.json"
+    server = ExecServer(engine, tmp_path, "--registry-config", str(config), token=token)
+    async with Registry(name, password="pw") as registry:
+        auth = base64.b64encode(b"user:pw").decode()
+        config.write_text(json.dumps({"auths": {registry.host: {"auth": auth}}}))
+        images.write_text(f"{registry.host}/{name}\n")
+        try:
+            server.start()
+            command = ["nodes", "pull", *sshd.flags(), "--images", str(images), "--port", str(server.port)]
+            for _ in ("pulled", "already there"):
+                assert await asyncio.to_thread(main, command) == 0
+                assert "pulled by docker" not in capsys.readouterr().err
+            headers = {"Authorization": f"Bearer {token}"}
+            async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{server.url}/images") as answer:
+                rows = (await answer.json())["details"]
+            assert [bool(row["used_at"]) for row in rows if f"{registry.host}/{name}" in row["tags"]] == [True]
+            images.write_text(f"{registry.host}/no/such:1\n")
+            assert await asyncio.to_thread(main, command) == 1
+            assert "manifest unknown" in capsys.readouterr().err
+        finally:
+            server.stop()
 
 
 @pytest.mark.docker
@@ -242,13 +283,18 @@ def test_the_package_holds_the_sources_only(tmp_path: Path) -> None:
 
 @pytest.mark.docker
 def test_setup_says_what_it_would_do_and_hides_the_token(sshd: Sshd, monkeypatch, capsys) -> None:
+    before = _left_by_setup()
     monkeypatch.setenv("SWE_SERVER_TOKEN", "token-for-the-node")
     assert main(["nodes", "setup", *sshd.flags(), "--setup-flags=--dry-run"]) == 0
     captured = capsys.readouterr()
     assert "systemctl" in captured.out and "token-for-the-node" not in captured.out + captured.err
     assert main(["nodes", "setup", *sshd.flags(), "--setup-flags=--no-such-flag"]) == 1
     assert "--no-such-flag" in capsys.readouterr().err
-    assert not list(Path("/tmp").glob("swe-rl-setup.*")) and not list(Path("/tmp").glob("swe-rl-package-*"))
+    assert _left_by_setup() <= before
+
+
+def _left_by_setup() -> set[Path]:
+    return {path for names in ("swe-rl-setup.*", "swe-rl-package-*") for path in Path("/tmp").glob(names)}
 
 
 @pytest.mark.docker

@@ -16,10 +16,8 @@ from aiohttp import web
 from swe_rl.sandbox.pool_server.app import make_app
 from swe_rl.sandbox.pool_server.pool import Pool
 from swe_rl.sandbox.pool_server.settings import PoolSettings
-from tests.docker_engine import engine, engines
 from tests.pool.fake_node import FakeNode
 
-__all__ = ["engine", "engines"]
 FAST = {"probe_interval": 0.05, "tick_interval": 0.05, "settle": 0.3, "abandon_grace": 0.2, "max_backoff": 0.3}
 
 
