@@ -207,7 +207,7 @@ def effects(engine: Engine) -> str:
 async def test_a_local_plane_brings_its_image_and_leaves_nothing(engine: Engine, task: Task, monkeypatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", engine.host)
     provider = await open_local_plane(SandboxSettings(), "docker")
-    assert provider.name == "docker"
+    assert (provider.name, provider.capacity) == ("docker", 15)
     task = Task(**{**vars(task), "image": ""})
     grade = await grade_patch(task, FIX, provider, GradingSettings(verdict_cache=False), Deadline(120))
     assert grade.verdict is Verdict.RESOLVED, grade

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.errors import SandboxUnavailable
 from swe_rl.generate_with_swe import generate, reward_func
 from swe_rl.rollout.data_source import TaskSource
@@ -13,6 +14,8 @@ from swe_rl.rollout.functions import load_functions
 from swe_rl.rollout.places import Places
 from swe_rl.rollout.rollouts import Rollouts
 from swe_rl.sandbox.hardening import HardenedProvider
+from swe_rl.sandbox.pool_process import PoolProcess
+from swe_rl.sandbox.provider import open_provider
 from swe_rl.types import Sample
 from tests.agent.repository import SUBMIT_COMMAND
 from tests.agent.scripted import ScriptedEngine, bash
@@ -109,3 +112,20 @@ async def test_a_managers_attempts_find_their_places(make_plane, task):
 def test_the_places_of_a_plane_are_shared(at_once, capacity, attempts, agents, gradings):
     places = Places(at_once, capacity)
     assert (places._attempts._value, places._agents._value, places._gradings._value) == (attempts, agents, gradings)
+
+
+async def test_a_pool_of_the_runs_own_says_what_it_can_hold(monkeypatch):
+    """Its exec servers are this run's; what a shared pool can hold for it nobody knows."""
+
+    class Started(PoolProcess):
+        url = "http://127.0.0.1:9"
+
+        async def start(self):
+            self.url = type(self).url
+
+    monkeypatch.setattr("swe_rl.sandbox.pool.PoolProcess", Started)
+    own = {"swe_exec_server_urls": ["http://a:5000", "http://b:5000"], "swe_max_containers_per_node": 3}
+    for settings, capacity in ((own, 6), ({"swe_env_server_url": "http://127.0.0.1:9"}, None)):
+        provider = await open_provider(SandboxSettings(sandbox="pool", **settings))
+        assert provider.capacity == capacity
+        await provider.aclose()
