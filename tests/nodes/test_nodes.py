@@ -29,6 +29,8 @@ from swe_rl.sandbox.nodes.actions import LABEL
 from swe_rl.sandbox.nodes.command import build_package
 from swe_rl.sandbox.nodes.ssh import Host, Login, SshError, read_hosts, split_port
 from tests.docker_engine import TEST_IMAGE, Engine
+from tests.exec_server.registry import Registry
+from tests.exec_server.server import ExecServer
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
@@ -228,7 +230,9 @@ def test_pull_counts_what_is_there_and_fails_honestly(sshd: Sshd, tmp_path: Path
 
 
 @pytest.mark.docker
-async def test_pull_goes_through_the_exec_server(sshd: Sshd, engine: Engine, tmp_path, capsys, monkeypatch) -> None:
+async def test_pull_goes_through_the_exec_server(
+    sshd: Sshd, engine: Engine, tmp_path: Path, capsys, monkeypatch
+) -> None:
     """With the credentials that only the server has; the image is known to it, so that it can be evicted."""
     name, token = f"{uuid.uuid4().hex}/a:1", 'a "token" \\ with marks'
     monkeypatch.setenv("SWE_SERVER_TOKEN", token)

@@ -34,10 +34,11 @@ def setup(host: Host, *, script: Path, package: Path, token: str, flags: list[st
 
 def status(host: Host, *, port: int, token: str) -> str:
     """Engine, server, containers and disk, as the node's own exec server tells. Raises InfraError where one is down."""
-    config = f'url = "http://127.0.0.1:{port}/status"\nheader = "Authorization: Bearer {token}"\n'
     engine = host.run("docker info --format '{{.ServerVersion}} {{.ContainersRunning}}'", timeout=STATUS_SECONDS)
     engine_says = engine.output.split() if engine.returncode == 0 else []
-    answer = host.run("curl -fsS -m 10 -K -", timeout=STATUS_SECONDS, stdin=config.encode(), most=MAX_STATUS)
+    answer = host.run(
+        "curl -fsS -m 10 -K -", timeout=STATUS_SECONDS, stdin=curl_config(port, "/status", token), most=MAX_STATUS
+    )
     parts = [f"engine {engine_says[0]}" if engine_says else "engine DOWN"]
     up = False
     if answer.returncode == 0:
@@ -70,15 +71,42 @@ def clean(host: Host, *, remove: bool) -> str:
     return f"{len(ids)} labelled containers removed"
 
 
-def pull(host: Host, image: str) -> str:
-    """Make sure that the node holds `image`; returns "present" or "pulled"."""
+def pull(host: Host, image: str, *, port: int, token: str) -> str:
+    """Make sure that the node holds `image`, through its exec server: with its mirrors and credentials, and known to it.
+
+    Returns "", or why it was done by docker alone, so that the server does not know the image. Raises SshError.
+    """
     if not IMAGE_NAME.match(image):
         raise SshError(f"{image!r} is no image name")
+    wanted = json.dumps({"image": image, "stream": True, "timeout": PULL_SECONDS})
+    request = curl_config(port, "/image/pull", token, wanted)
+    curl = f"curl -sS -N -m {PULL_SECONDS + 30:.0f} -K - | tail -n 1"  # the last line of the stream; errors beside it
+    lines = host.run(curl, timeout=PULL_SECONDS + 60, stdin=request).output.strip().splitlines() or ["no answer"]
+    told = next((line for line in lines if line.startswith("{")), "{}")
+    try:
+        answer = dict(json.loads(told))
+        state, why = answer.get("state"), answer.get("error", {}).get("message") or lines[-1]
+    except (ValueError, TypeError, AttributeError):
+        state, why = None, told
+    if state == "done":
+        return ""
+    if state == "failed":
+        raise SshError(f"{host.address}: {answer.get('note')}")
+    if state == "pulling":
+        raise SshError(f"{host.address}: the pull is not over after {answer.get('seconds')} s; run this again")
     quoted = shlex.quote(image)
-    if host.run(f"docker image inspect --format ok {quoted}", timeout=STATUS_SECONDS).returncode == 0:
-        return "present"
-    _checked(host, f"docker pull -q {quoted}", PULL_SECONDS)
-    return "pulled"
+    if host.run(f"docker image inspect --format ok {quoted}", timeout=STATUS_SECONDS).returncode != 0:
+        _checked(host, f"docker pull -q {quoted}", PULL_SECONDS)
+    return f"port {port}: {str(why)[:300]}"
+
+
+def curl_config(port: int, path: str, token: str, data: str = "") -> bytes:
+    """What curl reads from stdin, so that the token is on no command line."""
+    options = {"url": f"http://127.0.0.1:{port}{path}", "header": f"Authorization: Bearer {token}"}
+    if data:
+        options["data"] = data
+    quoted = {name: value.replace("\\", r"\\").replace('"', r"\"") for name, value in options.items()}
+    return "".join(f'{name} = "{value}"\n' for name, value in quoted.items()).encode()
 
 
 def _checked(host: Host, command: str, timeout: float, stdin: bytes = b"") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shlex
 import sys
@@ -77,7 +78,9 @@ def main(argv: list[str]) -> int:
     login = Login(flags.ssh_user, str(Path(flags.ssh_key).expanduser()) if flags.ssh_key else "", flags.known_hosts)
     token = os.environ.get("SWE_SERVER_TOKEN", "")
     if flags.action == "pull":
-        return _pull(hosts, login, wanted_images(flags), flags.parallel, flags.pulls_per_host)
+        images = wanted_images(flags)
+        one = functools.partial(actions.pull, port=flags.port, token=token)
+        return _pull(hosts, login, images, one, flags.parallel, flags.pulls_per_host)
     if flags.action == "setup":
         if not token:
             raise UsageError("setup: exec servers for other machines need a token; set SWE_SERVER_TOKEN")
@@ -119,16 +122,20 @@ def _on_each(hosts: list[str], login: Login, parallel: int, action: Callable[[Ho
     return 1 if failed else 0
 
 
-def _pull(hosts: list[str], login: Login, images: list[str], parallel: int, per_host: int) -> int:
+def _pull(
+    hosts: list[str], login: Login, images: list[str], pull: Callable[[Host, str], str], parallel: int, per_host: int
+) -> int:
     """Pull every image on every host with one bar a host."""
     failures: list[str] = []
+    alone: dict[str, str] = {}  # hosts without an exec server that answers, and why
     with Progress(console=Console(stderr=True)) as progress:
         bars = {address: progress.add_task(address, total=len(images)) for address in hosts}
 
         def one_host(address: str) -> None:
             def one_image(image: str) -> None:
                 try:
-                    actions.pull(host, image)
+                    if why := pull(host, image):
+                        alone[address] = why
                 except InfraError as error:
                     failures.append(f"{image}: {error}")
                 progress.advance(bars[address])
@@ -144,6 +151,9 @@ def _pull(hosts: list[str], login: Login, images: list[str], parallel: int, per_
                     failures.append(str(error))
                 elif error is not None:
                     raise error
+    for address, why in alone.items():
+        past = "pulled by docker, not by its exec server, which would have mirrors, credentials and know what to evict"
+        print(f"{address}: {past} ({why})", file=sys.stderr)
     for failure in failures:
         print(f"FAILED {failure}", file=sys.stderr)
     print(f"{len(images)} images on {len(hosts)} hosts, {len(failures)} failures")
