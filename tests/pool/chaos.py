@@ -57,22 +57,28 @@ class Chaos:
         self.pace = max(1.0, (time.monotonic() - started) / 2)
         self.proxies.append(await CutProxy(self.pool.port).start())
 
-    async def work(self, attempts: int, clients: int, concurrent: int, calm: tuple[float, float]) -> None:
-        """Clients make `attempts` attempts while things break every `calm` seconds; returns when all have a verdict."""
-        share = -(-attempts // clients)
-        jobs = {
-            f"client{index}": (index * share, min(attempts, (index + 1) * share), concurrent)
-            for index in range(clients)
-        }
-        watching = [asyncio.create_task(self._keep_running(name, *job)) for name, job in jobs.items()]
+    async def work(self, numbers: range, clients: int, concurrent: int, calm: tuple[float, float]) -> None:
+        """Clients make the attempts while things break every `calm` seconds; returns when all have a verdict.
+
+        Raises what kept a broken server from coming back: without it no attempt would get anywhere.
+        """
+        share = -(-len(numbers) // clients)
+        parts = {f"client{index}": numbers[index * share : (index + 1) * share] for index in range(clients)}
+        watching = [
+            asyncio.create_task(self._keep_running(name, part.start, part.stop, concurrent))
+            for name, part in parts.items()
+        ]
         breaking = asyncio.create_task(self._break(calm))
+        working = asyncio.gather(*watching)
         try:
-            await asyncio.gather(*watching)
+            await asyncio.wait([working, breaking], return_when=asyncio.FIRST_COMPLETED)
+            if breaking.done():
+                breaking.result()
+            await working
         finally:
             breaking.cancel()
-            await asyncio.gather(breaking, return_exceptions=True)
-            for task in watching:
-                task.cancel()
+            working.cancel()
+            await asyncio.gather(breaking, working, return_exceptions=True)
             for client in self._clients.values():
                 if client.poll() is None:
                     client.kill()
@@ -117,6 +123,9 @@ class Chaos:
         while True:
             for way in self.random.sample(list(ways), len(ways)):  # each in turn, in a new order each time
                 await asyncio.sleep(self.random.uniform(*calm) * self.pace)
+                for task in [task for task in self._restarts if task.done()]:
+                    task.result()
+                    self._restarts.discard(task)
                 if await ways[way]():
                     self.done[way] += 1
 
@@ -133,9 +142,7 @@ class Chaos:
         server.kill()
         self._restarting.add(name)
         pause = self.random.uniform(0.1, 1.5)
-        task = asyncio.create_task(self._restart(server, name, pause))
-        self._restarts.add(task)
-        task.add_done_callback(self._restarts.discard)
+        self._restarts.add(asyncio.create_task(self._restart(server, name, pause)))
         return True
 
     async def _restart(self, server: ServerProcess, name: str, pause: float) -> None:
