@@ -30,7 +30,7 @@ from rich.table import Table
 from swe_rl.observe.metrics import read_metrics
 
 LOCAL = ["--sandbox", "bubblewrap"]
-WHOLE = ["--max-train-seconds", "0"]  # as many steps as seed 1, however slow they are
+WHOLE = ["--max-train-seconds", "0", "--max-run-seconds", "0"]  # as many steps as seed 1, however slow they are
 RUNS: dict[str, list[str]] = {
     "seed1": ["--seed", "1", *LOCAL],
     "seed2": ["--seed", "2", *LOCAL],

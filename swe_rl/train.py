@@ -25,6 +25,7 @@ from swe_rl.rollout.batch import RolloutBatch
 from swe_rl.rollout.remote import OnProgress, RolloutCall
 from swe_rl.run_folder import RunFolder, read_json, write_json
 from swe_rl.tasks.load import load_tasks
+from swe_rl.time_budget import TimeBudget
 from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoint
 from swe_rl.trainer.errors import TrainingCollapsed
 from swe_rl.trainer.guard.recovery import Recovery
@@ -34,6 +35,7 @@ from swe_rl.types import Task
 
 def drive(config: Config) -> None:
     """Open or continue the run's folder, start all parts, train, and leave a summary."""
+    started = time.monotonic()
     set_up_logging(config)
     check_inputs(config)
     run = RunFolder.open(config, admit=check_disk)
@@ -45,7 +47,8 @@ def drive(config: Config) -> None:
     try:
         with training_session(config, run) as session:
             try:
-                Driver(config, run, session, log, display).train()
+                budget = TimeBudget(config, startup=time.monotonic() - started)
+                Driver(config, run, session, log, display, budget).train()
             except SweRlError:
                 session.engines.check()  # who talked to a dead engine knows only that nobody answers; its log knows more
                 raise
@@ -65,8 +68,17 @@ class Driver:
     version of its own, and versions never go back.
     """
 
-    def __init__(self, config: Config, run: RunFolder, session: Session, log: MetricsLog, display: Display) -> None:
-        self.config, self.run, self.log, self.display = config, run, log, display
+    def __init__(
+        self,
+        config: Config,
+        run: RunFolder,
+        session: Session,
+        log: MetricsLog,
+        display: Display,
+        budget: TimeBudget,
+    ) -> None:
+        self.config, self.run, self.log, self.display, self.budget = config, run, log, display, budget
+        self.evaluation_seconds = 0.0  # what the last evaluation took
         self.engines, self.trainer, self.rollouts = session.engines, session.trainer, session.rollouts
         self.step = 0
         self.totals = Totals()
@@ -119,9 +131,9 @@ class Driver:
             )
 
     def finished(self) -> bool:
-        limit = self.config.max_train_seconds
-        out_of_time = bool(limit and self.totals.seconds_training >= limit)
-        return self.step >= self.config.num_rollout or out_of_time or self.collapsed
+        if self.step >= self.config.num_rollout or self.collapsed:
+            return True
+        return self.budget.used_up(self.totals, steps=self.step, evaluation=self.evaluation_seconds)
 
     @property
     def collapsed(self) -> bool:
@@ -283,6 +295,8 @@ class Driver:
     def evaluate(self, label: str) -> None:
         """Held-out resolve rate of the engines' weights; a result that an earlier start stored is kept."""
         file = self.run.evaluation(label)
+        if file.exists():
+            self.evaluation_seconds = float(read_json(file).get("seconds", 0.0))
         if not self.config.eval_prompt_data or file.exists():
             return
         tasks, attempts = self.held_out
@@ -290,8 +304,9 @@ class Driver:
         result = self._evaluate(label, tasks, attempts, self.config.eval_temperature)
         if self.config.eval_greedy:
             result["greedy"] = self._evaluate(f"{label}-greedy", tasks, 1, 0.0)
-        self.totals.spend("evaluation", time.monotonic() - started)
-        write_json(file, result)
+        self.evaluation_seconds = time.monotonic() - started
+        self.totals.spend("evaluation", self.evaluation_seconds)
+        write_json(file, result | {"seconds": round(self.evaluation_seconds, 3)})
         self.log.log("eval", self.step, {k: result[k] for k in ("resolve_rate", "ci95", "n")})
         self.display.say(f"held-out {label}: {100 * result['resolve_rate']:.1f}% of {result['n']} attempts")
 

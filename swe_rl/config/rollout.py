@@ -16,6 +16,12 @@ class RolloutSettings(Area):
     max_train_seconds: float = setting(
         0.0, "stop training after this many seconds of steps; 0 = after num_rollout steps", ge=0
     )
+    max_run_seconds: float = setting(
+        0.0,
+        "end training early enough for the run to end within this, if the evaluation after takes as long as the one before "
+        "(0 = no limit)",
+        ge=0,
+    )
     rollout_batch_size: int = setting(12, "groups (tasks) per rollout step", ge=1)
     n_samples_per_prompt: int = setting(8, "attempts per group", ge=1)
     rollout_temperature: float = setting(1.0, "sampling temperature", ge=0)
