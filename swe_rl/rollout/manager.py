@@ -43,8 +43,13 @@ class RolloutManager:
         """Read the tasks, connect to the engines, choose the sandboxes; errors of settings and data come from here."""
         rollouts = await self._rollouts()
         provider = rollouts.runtime.provider
-        notes = getattr(provider, "notes", [])
-        return {"sandbox": provider.name, "notes": notes, "tasks": len(rollouts.source), "data": self._data}
+        return {
+            "sandbox": provider.name,
+            "notes": getattr(provider, "notes", []),
+            "tasks": len(rollouts.source),
+            "data": self._data,
+            "attempts_at_once": rollouts.runtime.places.at_once,
+        }
 
     async def rollout(self, step: int) -> RolloutBatch:
         """One step's groups; see `Rollouts.rollout`."""

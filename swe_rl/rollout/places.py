@@ -21,13 +21,15 @@ def in_whole_attempt() -> bool:
 class Places:
     """Places for attempts, in the order in which they came.
 
-    at_once: attempts (`swe_max_concurrent`). capacity: sandboxes that the provider can hold; None where that is not known.
+    at_once: attempts (`swe_max_concurrent`); the attribute says how many it came to. capacity: sandboxes that the provider can
+    hold; None where that is not known.
     """
 
     def __init__(self, at_once: int, capacity: int | None = None) -> None:
         sandboxes = capacity or 2 * at_once
         gradings = max(1, sandboxes // 3 if capacity else at_once)
-        self._attempts = asyncio.Semaphore(min(at_once, sandboxes))
+        self.at_once = min(at_once, sandboxes)
+        self._attempts = asyncio.Semaphore(self.at_once)
         self._gradings = asyncio.Semaphore(min(at_once, gradings))
         self._agents = asyncio.Semaphore(min(at_once, max(1, sandboxes - gradings)))
 

@@ -149,5 +149,5 @@ class RemoteRollouts:
 
     def _time_for(self, attempts: float) -> float:
         """Seconds that so many attempts can take at most: every wave of concurrent ones has the attempt's deadline."""
-        waves = math.ceil(attempts / self._config.swe_max_concurrent) + 1
+        waves = math.ceil(attempts / self.info["attempts_at_once"]) + 1
         return waves * self._config.swe_rollout_timeout + 60.0

@@ -56,6 +56,13 @@ class Runtime:
         self.vocab_size = vocab_size(config.hf_checkpoint) or len(tokenizer)
         self.attempts_dir = attempts_dir(config)
         self.places = Places(config.swe_max_concurrent, getattr(provider, "capacity", None))
+        if self.places.at_once < config.swe_max_concurrent:
+            log.info(
+                "%d attempts at once instead of %d (--swe-max-concurrent): more than the run's own containers, "
+                "--swe-max-containers-per-node, do not find a place",
+                self.places.at_once,
+                config.swe_max_concurrent,
+            )
 
     def remember(self, attempt: Attempt) -> None:
         """Keep an attempt until it is graded and `forget` is called (or 4,096 newer ones came)."""

@@ -61,6 +61,7 @@ async def test_steps_evaluations_and_positions(cluster, config):
     said = "3 tasks; 1 left out (1 not certified)"
     info = await manager.start.remote()
     assert (info["sandbox"], info["tasks"], info["data"]) == (config.sandbox, 3, said)
+    assert info["attempts_at_once"] == config.swe_max_concurrent
     assert ("does not isolate" in "".join(info["notes"])) is (config.sandbox == "process")
     batch = await manager.rollout.remote(0)
     # An untrained policy solves nothing: the group has no spread, so none of its tokens trains.

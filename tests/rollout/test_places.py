@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 
+from swe_rl.config import Config
 from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.errors import SandboxUnavailable
 from swe_rl.generate_with_swe import generate, reward_func
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
 from swe_rl.rollout.places import Places
+from swe_rl.rollout.remote import RemoteRollouts
 from swe_rl.rollout.rollouts import Rollouts
 from swe_rl.sandbox.hardening import HardenedProvider
 from swe_rl.sandbox.pool_process import PoolProcess
@@ -102,6 +104,7 @@ async def test_a_managers_attempts_find_their_places(make_plane, task):
     rollouts = Rollouts(runtime, load_functions(runtime.config), TaskSource([task], seed=1, shuffle=False))
     results = await rollouts.evaluate([task], attempts=16)
     assert [result.verdict for result in results] == ["resolved"] * 16
+    assert runtime.places.at_once == 2
     assert plane.most == 2 and plane.held == 0
 
 
@@ -129,3 +132,10 @@ async def test_a_pool_of_the_runs_own_says_what_it_can_hold(monkeypatch):
         provider = await open_provider(SandboxSettings(sandbox="pool", **settings))
         assert provider.capacity == capacity
         await provider.aclose()
+
+
+def test_a_step_has_time_for_every_wave_of_attempts():
+    """The driver waits as long as the attempts that find a place may take, not as long as those that were asked for."""
+    rollouts = RemoteRollouts.__new__(RemoteRollouts)
+    rollouts._config, rollouts.info = Config(swe_max_concurrent=64, swe_rollout_timeout=100.0), {"attempts_at_once": 2}
+    assert rollouts._time_for(64) >= 32 * 100.0
