@@ -3,6 +3,8 @@
 #
 #   data/pull_swe_images.sh TASKS.jsonl [--servers URL,URL] [--parallel N] [--registry PREFIX] [--timeout S]
 #   TASKS      any dataset form that `swe-rl data inspect` reads, or a text file with one image a line (*.txt)
+#   --train FILE, --image-list FILE   in place of TASKS: a dataset, or one image a line (default: TRAIN, IMAGE_LIST)
+#   --limit    only the images of the first tasks or lines (default: N, else all)
 #   --servers  exec servers (default: SWE_EXEC_SERVER_URLS); without any, the engine of this machine: DOCKER_HOST
 #   --parallel pulls at once per server (default 3); SWE_SERVER_TOKEN is sent to the servers
 #   --registry put before names without a registry of their own, as a run does (default: SWE_DOCKER_REGISTRY)
@@ -12,7 +14,7 @@
 # Exit code 1 when some image could not be pulled; those are listed. Rate limits of a registry are waited out; one that
 # cannot be reached is given up after a minute.
 set -euo pipefail
-case ${1:-} in
+case ${1:-${IMAGE_LIST:-${TRAIN:-}}} in
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit ;;
     '') sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2 ;;
 esac

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,3 +144,36 @@ def test_pins(image: str, given: str, expected: str) -> None:
 def test_what_is_no_digest() -> None:
     with pytest.raises(ValueError, match="no sha256"):
         images.pin("x", "latest")
+
+
+def test_the_variables_of_the_fields_script(tmp_path: Path) -> None:
+    """Which images are pulled; there is no engine to pull them."""
+    rows = [
+        {"instance_id": f"t-{i}", "problem_statement": "x", "eval_script": "true", "image": f"own:{i}"}
+        for i in range(3)
+    ]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "list").write_text("other:1\nother:2\n")
+
+    def pull(*flags: str, **variables: str) -> tuple[int, str]:
+        own = ("SWE_", "DOCKER_", "TRAIN", "IMAGE_LIST")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(own) and name != "N"}
+        env = {**kept, "DOCKER_HOST": "unix:///no/such.sock", "PYTHON": sys.executable, **variables}
+        script = Path(__file__).resolve().parents[2] / "data" / "pull_swe_images.sh"
+        done = subprocess.run(
+            ["bash", str(script), *flags], env=env, capture_output=True, text=True, timeout=120, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    tasks, images = str(tmp_path / "t.jsonl"), str(tmp_path / "list")
+    for flags, variables, start in (
+        ((), {"TRAIN": tasks, "N": "2"}, "2 images, 1 places, 2 failures\nown:0: "),
+        ((), {"IMAGE_LIST": images, "TRAIN": tasks, "N": ""}, "2 images, 1 places, 2 failures\nother:1: "),
+        ((tasks, "--limit", "1"), {"IMAGE_LIST": images}, "1 images, 1 places, 1 failures\nown:0: "),
+    ):
+        code, said = pull(*flags, **variables)
+        assert code == 1 and start in said, said
+    code, said = pull(tasks, N="many")
+    assert code == 2 and "--limit" in said
+    code, said = pull()
+    assert code == 2 and "IMAGE_LIST" in said

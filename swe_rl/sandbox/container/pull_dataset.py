@@ -36,16 +36,17 @@ def listed_images(path: str) -> list[str]:
     return [name for line in lines if (name := line.split("#")[0].strip())]
 
 
-def images_of(path: str, registry: str, template: str = "") -> list[str]:
+def images_of(path: str, registry: str, template: str = "", *, listed: bool = False, limit: int = 0) -> list[str]:
     """The distinct images of a dataset (or of a .txt), named as a run with this registry and template asks for them.
 
+    listed: `path` has one image a line whatever it is called. limit: only those of the first tasks or lines (0: all).
     Raises DataError for a file that cannot be read as tasks, UsageError where it names no image.
     """
-    if path.endswith(".txt"):
+    if listed or path.endswith(".txt"):
         names = listed_images(path)
     else:
         names = [task.image for task in load_tasks(path, image_template=template).tasks]
-    images = sorted({with_registry(name, registry) for name in names if name})
+    images = sorted({with_registry(name, registry) for name in names[: limit or None] if name})
     if not images:
         raise UsageError(f"{path} names no image")
     return images
@@ -122,7 +123,11 @@ async def pull_all(images: list[str], places: dict[str, Pull], parallel: int, pr
 
 
 async def run(flags: argparse.Namespace) -> int:
-    images = await asyncio.to_thread(images_of, flags.tasks, flags.registry, flags.image_template)
+    path = flags.tasks or flags.image_list or flags.train
+    listed = not flags.tasks and bool(flags.image_list)
+    images = await asyncio.to_thread(
+        images_of, path, flags.registry, flags.image_template, listed=listed, limit=flags.limit
+    )
     token = os.environ.get("SWE_SERVER_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     servers = [url.strip() for url in flags.servers.split(",") if url.strip()]
@@ -145,7 +150,10 @@ async def run(flags: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     """See data/pull_swe_images.sh --help."""
     parser = argparse.ArgumentParser("pull_swe_images.sh")
-    parser.add_argument("tasks")
+    parser.add_argument("tasks", nargs="?")
+    parser.add_argument("--image-list", default=os.environ.get("IMAGE_LIST", ""))
+    parser.add_argument("--train", default=os.environ.get("TRAIN", ""))
+    parser.add_argument("--limit", type=int, default=os.environ.get("N") or "0")
     parser.add_argument("--servers", default=os.environ.get("SWE_EXEC_SERVER_URLS", ""))
     parser.add_argument("--parallel", type=int, default=3)
     parser.add_argument("--registry", "--prefix", default=os.environ.get("SWE_DOCKER_REGISTRY", ""))
@@ -153,8 +161,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--registry-config", default="")
     parser.add_argument("--timeout", type=float, default=PULL_SECONDS)
     flags = parser.parse_args(argv)
-    if flags.parallel < 1 or flags.timeout <= 0:
-        parser.error("--parallel must be at least 1 and --timeout above 0")
+    if flags.parallel < 1 or flags.timeout <= 0 or flags.limit < 0:
+        parser.error("--parallel must be at least 1, --timeout above 0 and --limit (N) not negative")
+    if not (flags.tasks or flags.image_list or flags.train):
+        parser.error("name the dataset (TASKS, or the variable TRAIN) or a list of images (--image-list, IMAGE_LIST)")
     try:
         return asyncio.run(run(flags))
     except SweRlError as error:
