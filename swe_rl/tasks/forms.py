@@ -213,6 +213,8 @@ def _complete(task: Task, flat: Mapping[str, Any], form: str) -> None:
 def _check(task: Task) -> None:
     if task.log_parser not in LOG_PARSERS:
         raise ValueError(f"log_parser {task.log_parser!r} is none of {', '.join(LOG_PARSERS[1:])}")
+    if any(len(part.encode()) > 255 for part in task.archive.split("/")) or len(task.archive.encode()) > 4095:
+        raise ValueError(f"archive {task.archive[:60]!r}... is longer than any path")
     for path in task.test_files:
         if path.startswith("/") or ".." in path.split("/") or any(ord(c) < 32 for c in path):
             raise ValueError(f"test file {path[:60]!r} is not a path inside the repository")

@@ -151,20 +151,22 @@ def test_refused_rows_name_file_line_and_reason(tmp_path: Path) -> None:
         json.dumps({**PLAIN, "instance_id": "d-1", "version": "", "test_patch": ""}),
         good,
         json.dumps({**PLAIN, "instance_id": "e-1", "base_commit": "$(reboot)"}),
+        json.dumps({**PLAIN, "instance_id": "g-1", "archive": "/" + "x" * 256}),
+        json.dumps({**PLAIN, "instance_id": "h-1", "archive": "/x" * 2048}),
         good.replace("own__project-1", "f-1")[:-20],
     ]
     path.write_text("\n".join(rows))
     found = load_tasks(path)
     assert [task.instance_id for task in found.tasks] == ["own__project-1"]
     by_line = {error.line: error.reason for error in found.rejected}
-    assert sorted(by_line) == [2, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert sorted(by_line) == [2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
     for line, words in {
         2: "not JSON", 4: "list, not an object", 5: "instance_id", 6: "problem_statement", 7: "FAIL_TO_PASS",
-        8: "no way to grade", 9: f"already read at {path}:1", 10: "base_commit", 11: "the file ends inside this row",
+        8: "no way to grade", 9: f"already read at {path}:1", 10: "base_commit", 11: "longer than any path", 12: "longer than any path", 13: "the file ends inside this row",
     }.items():  # fmt: skip
         assert words in by_line[line]
     assert str(found.rejected[0]).startswith(f"{path}:2: ")
-    assert "9 rows rejected" in found.summary()
+    assert "11 rows rejected" in found.summary()
 
 
 @pytest.mark.parametrize(
