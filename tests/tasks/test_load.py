@@ -162,7 +162,8 @@ def test_refused_rows_name_file_line_and_reason(tmp_path: Path) -> None:
     assert sorted(by_line) == [2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
     for line, words in {
         2: "not JSON", 4: "list, not an object", 5: "instance_id", 6: "problem_statement", 7: "FAIL_TO_PASS",
-        8: "no way to grade", 9: f"already read at {path}:1", 10: "base_commit", 11: "longer than any path", 12: "longer than any path", 13: "the file ends inside this row",
+        8: "no way to grade", 9: f"already read at {path}:1", 10: "base_commit", 11: "longer than any path",
+        12: "longer than any path", 13: "the file ends inside this row",
     }.items():  # fmt: skip
         assert words in by_line[line]
     assert str(found.rejected[0]).startswith(f"{path}:2: ")
