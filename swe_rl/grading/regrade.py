@@ -36,7 +36,7 @@ from swe_rl.tasks.printable import printable
 from swe_rl.types import Task, Verdict
 
 CONFIG_FILE = "config.yaml"  # in a run's folder: the settings it ran with
-_ATTEMPT = re.compile(r"__g\d+__i\d+__\d+$")  # after the instance's id in the name of an attempt's folder
+_ATTEMPT = re.compile(r"__g\d+__i[^_]+__\d+$")  # after the instance's id in the name of an attempt's folder
 OPEN_SECONDS = 300.0  # for a sandbox to open, beside the tests' own time
 
 
