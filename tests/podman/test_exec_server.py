@@ -24,13 +24,19 @@ from tests.exec_server.test_exactly_once import (
     test_answers_survive_a_kill,
     test_create_is_found_again_after_a_kill,
 )
+from tests.exec_server.test_existing_clients import (
+    test_a_broken_tar_is_the_callers_fault,
+    test_the_calls_of_an_older_pool,
+)
 from tests.exec_server.test_limits import (
     test_a_name_is_given_once,
+    test_low_limits_leave_a_container_that_works,
     test_more_processors_than_there_are_means_all_of_them,
-    test_the_lowest_limits_leave_a_container_that_works,
+    test_the_engine_takes_the_lowest_limits,
 )
 
 __all__ = [
+    "test_a_broken_tar_is_the_callers_fault",
     "test_a_command_cut_by_a_kill_is_never_run_again",
     "test_a_login_shell_each_time_afresh",
     "test_a_name_is_given_once",
@@ -40,12 +46,14 @@ __all__ = [
     "test_create_is_found_again_after_a_kill",
     "test_files_in_and_out",
     "test_image_without_bash",
+    "test_low_limits_leave_a_container_that_works",
     "test_lower_limits_are_kept",
     "test_memory_limit_ends_the_command_not_the_container",
     "test_more_processors_than_there_are_means_all_of_them",
     "test_tar_streams",
+    "test_the_calls_of_an_older_pool",
+    "test_the_engine_takes_the_lowest_limits",
     "test_the_life_of_a_container",
-    "test_the_lowest_limits_leave_a_container_that_works",
     "test_verdicts",
 ]
 pytestmark = pytest.mark.podman
