@@ -8,7 +8,7 @@ plugin, is told of.
 Loaded through PYTEST_ADDOPTS in whatever Python and pytest the image has: the oldest syntax, and nothing may break a session.
 """
 
-# ruff: noqa: PTH100, PTH108, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105, UP004 -- old Pythons
+# ruff: noqa: PTH100, PTH108, PTH109, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105, UP004 -- old Pythons
 
 import builtins
 import importlib
@@ -91,6 +91,17 @@ def _package(plugin):  # type: ignore[no-untyped-def]
     return str((plugin if inspect.isclass(plugin) else type(plugin)).__module__).partition(".")[0]
 
 
+def _functions(packages):  # type: ignore[no-untyped-def]
+    """Functions and methods of these packages, as far as they are loaded, with their code: {id: (function, code)}."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        for value in list(getattr(module, "__dict__", {}).values()) if name.partition(".")[0] in packages else ():
+            for one in [value] + (list(vars(value).values()) if inspect.isclass(value) else []):
+                if inspect.isfunction(one):
+                    found[id(one)] = (one, one.__code__)
+    return found
+
+
 def _loaders():  # type: ignore[no-untyped-def]
     """Types of what loads test modules: pytest's own and Python's."""
     from _pytest.assertion import rewrite
@@ -99,20 +110,21 @@ def _loaders():  # type: ignore[no-untyped-def]
     return found + [value for name, value in vars(rewrite).items() if name == "AssertionRewritingHook"]
 
 
-def _speaks_of_xfail(item):  # type: ignore[no-untyped-def]
-    """Whether a mark, the test's file or that of its function says that it may be expected to fail."""
-    if "xfail" in item.keywords:
-        return True
+def _speaks_of_xfail(path):  # type: ignore[no-untyped-def]
+    """Whether a file of tests says that some may be expected to fail."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except (OSError, ValueError):
+        return False
+    return b"xfail" in text or b"expectedFailure" in text
+
+
+def _may_xfail(item):  # type: ignore[no-untyped-def]
+    """Whether a mark, the test's file or that of its function says so."""
     code = getattr(getattr(item, "function", None), "__code__", None)
-    for path in (str(getattr(item, "fspath", "")), str(getattr(code, "co_filename", ""))):
-        try:
-            with open(path, "rb") as file:
-                text = file.read()
-        except (OSError, ValueError):
-            continue
-        if b"xfail" in text or b"expectedFailure" in text:
-            return True
-    return False
+    files = (str(getattr(item, "fspath", "")), str(getattr(code, "co_filename", "")))
+    return "xfail" in item.keywords or any(_speaks_of_xfail(path) for path in files)
 
 
 def _outcome(reports):  # type: ignore[no-untyped-def]
@@ -127,23 +139,27 @@ def _outcome(reports):  # type: ignore[no-untyped-def]
 
 def _make_proof(config):  # type: ignore[no-untyped-def]
     """The plugin object; everything it knows is in its functions alone."""
-    manager = config.pluginmanager
+    manager, start = config.pluginmanager, os.getcwd()
     word, out, write, owners = _take_word(), globals().pop("_OUT"), os.write, _owners()
     before, items, state = _identities(owners), [], {"status": -1}
     loaders, told, known, asked, plugins_own = _loaders(), set(), {}, set(), {}
-    collected, running = {}, {"item": None, "inside": False, "reports": [], "elsewhere": False}
+    collected, plugins_functions, running = {}, {}, {"item": None, "inside": False, "reports": [], "elsewhere": False}
     packages = {"_pytest", "pytest"} | {_package(plugin) for plugin in manager.get_plugins()} - {"builtins", "conftest"}
 
     def say(text):  # type: ignore[no-untyped-def]
         if word:
             write(out, ("\n" + word + " " + text.replace("\n", " ") + "\n").encode("utf-8", "replace"))
 
+    def rooted(nodeid):  # type: ignore[no-untyped-def]
+        return os.path.join(str(getattr(config, "rootpath", None) or config.rootdir), nodeid.partition("::")[0])
+
     def say_of(kind, nodeid):  # type: ignore[no-untyped-def]
+        path, colons, rest = nodeid.partition("::")
         try:
-            nodeid = config.cwd_relative_nodeid(nodeid)  # as in pytest's summary
+            path = os.path.relpath(rooted(nodeid), start)  # as in pytest's summary
         except Exception:
             pass
-        say(kind + " " + nodeid)
+        say(kind + " " + path + colons + rest)
 
     def say_outcome(nodeid, reports, may_xfail):  # type: ignore[no-untyped-def]
         outcome = _outcome(reports)
@@ -157,12 +173,17 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
         names = []
         for name, value in before.items():
             now = after.get(name, ())
-            if not _same(value, now) and not _same(plugins_own.get(name, value), now):
+            if not _same(value, now) and not _same(plugins_own.get(name, value), now) and not of_plugin(now):
                 names.append(name)
         for item, code in items:
             if getattr(getattr(item, "function", None), "__code__", None) is not code:
                 names.append("code of " + item.nodeid)
         return sorted(names + strangers())
+
+    def of_plugin(now):  # type: ignore[no-untyped-def]
+        """Whether it is an installed plugin's own function: some exchange one of pytest's for the time of a test."""
+        target = getattr(now[0], "__func__", now[0]) if now else None
+        return len(now) == 2 and _same(plugins_functions.get(id(target), ()), (target, now[1]))
 
     def strangers():  # type: ignore[no-untyped-def]
         """Plugins that came while tests were collected and run, and are no conftest.py's, installed plugin's or asked for."""
@@ -193,8 +214,18 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
             say("meddled " + ", ".join(names[:5]))
 
     class Proof(object):
+        def pytest_configure(self, config):  # type: ignore[no-untyped-def]
+            # xdist hands these to its workers, of which old ones would end at a module that they do not find.
+            plugins = getattr(config.option, "plugins", None) or []
+            config.option.plugins = [name for name in plugins if name != __name__]
+            arguments = getattr(getattr(config, "invocation_params", None), "args", None)
+            if isinstance(arguments, list) and __name__ in arguments:
+                at = arguments.index(__name__)
+                del arguments[at - 1 : at + 1]
+
         def pytest_sessionstart(self, session):  # type: ignore[no-untyped-def]
             # What conftest.py files and installed plugins registered, and what those plugins exchanged, to do their work.
+            plugins_functions.update(_functions(packages - {"_pytest", "pytest"}))
             for name, value in _identities(owners).items():
                 scope = getattr(getattr(value[0], "__func__", value[0]), "__globals__", {})
                 package = str(scope.get("__name__")).partition(".")[0]
@@ -211,7 +242,7 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
 
         def pytest_collection_finish(self, session):  # type: ignore[no-untyped-def]
             for item in session.items:
-                collected[id(item)] = (item, item.nodeid, _speaks_of_xfail(item))
+                collected[id(item)] = (item, item.nodeid, _may_xfail(item))
                 module = getattr(item, "module", None)
                 loader = getattr(getattr(module, "__spec__", None), "loader", None)
                 if module is not None and type(loader) not in loaders and "loader" not in told:
@@ -245,7 +276,8 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
                 if report.outcome == "failed":
                     say_of("failed", report.nodeid)
                 if running["elsewhere"]:
-                    say_outcome(report.nodeid, [report], "xfail" in report.keywords)
+                    may_xfail = "xfail" in report.keywords or _speaks_of_xfail(rooted(report.nodeid))
+                    say_outcome(report.nodeid, [report], may_xfail)
                 # pytest reports between the phases of a test; what comes from within one comes from the code.
                 elif not running["inside"] and getattr(running["item"], "nodeid", None) == report.nodeid:
                     running["reports"].append(report)

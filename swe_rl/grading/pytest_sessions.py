@@ -9,7 +9,7 @@ import re
 import secrets
 from dataclasses import dataclass
 
-SESSIONS = 99  # of pytest in one eval script that are asked for a proof (each of xdist's workers is one, too)
+SESSIONS = 99  # of pytest in one eval script that are asked for a proof: some run one for each file
 _WORD_BYTES = 12
 _SAID = re.compile(
     rf"(?:\A|\n)([0-9a-f]{{{2 * _WORD_BYTES}}}) (begin|end -?\d+|(?:meddled|failed|passed|xfailed) [^\n]*)\n"

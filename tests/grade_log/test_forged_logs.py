@@ -98,6 +98,14 @@ def test_forged_and_broken_logs(name: str) -> None:
     assert (got.value, words in problems) == (expected, True), problems
 
 
+def test_a_test_that_passes_unexpectedly_is_not_resolved() -> None:
+    """The official harness does not know the word: it misses the test."""
+    log = FORGED["xpass"][0]
+    judgement = judge(pytest_task(), parse_log(pytest_task(), log, returncode=0), 0)
+    assert (judgement.resolved, judgement.verdict) == (False, Verdict.UNRESOLVED)
+    assert judgement.tests_status["FAIL_TO_PASS"] == {"success": [], "failure": ["tests/test_m.py::test_a"]}
+
+
 @pytest.mark.parametrize("name", ["django__django-11099", "matplotlib__matplotlib-22711", "psf__requests-2674"])
 def test_swebench_repositories_with_forged_lines(cases: Path, name: str) -> None:
     """What the official harness accepts and we do not: results outside the markers, and a second pair of markers."""

@@ -21,7 +21,7 @@ from tests.grading.lab import Lab
 ALWAYS = {
     "fix", "fix without the last newline", "fix with CRLF line ends", "forged session, then os._exit(0)", "path outside",
     "TestReport says passed", "test file rewritten and put back", "conftest with hooks", "only tests, strict", "empty",
-    "the grader's shell leaves with 0", "flood behind the grader's end",
+    "the grader's shell leaves with 0", "flood behind the grader's end", "skip and forged passes, runner",
 }  # fmt: skip
 
 

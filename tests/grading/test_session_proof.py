@@ -111,7 +111,11 @@ def test_what_honest_plugins_and_tests_do_is_not_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CHEATS)
 def test_what_the_code_exchanges_is_told(name: str, tmp_path: Path) -> None:
     said = session(tmp_path, HONEST + CHEATS[name], ["word-a"])[1]
-    assert [kind for line in said if (kind := line.split()[1]) not in ("failed", "passed")] == ["begin", "meddled", "end"], said
+    assert [kind for line in said if (kind := line.split()[1]) not in ("failed", "passed")] == [
+        "begin",
+        "meddled",
+        "end",
+    ], said
 
 
 def test_modules_that_cannot_be_collected_are_told(tmp_path: Path) -> None:
@@ -129,3 +133,63 @@ def test_a_process_that_leaves_owes_its_end(tmp_path: Path) -> None:
     look = "import sys\nprint(*map(str, vars(sys.modules['swe_rl_session']).values()), flush=True)\n"
     forged = look + "import os; os._exit(0)\n"
     assert session(tmp_path, HONEST + forged, ["word-a"])[1] == ["word-a begin"]
+
+
+PASSES_ITSELF = """
+import sys
+import pytest
+from _pytest.reports import TestReport
+
+
+def one():
+    frame = sys._getframe()
+    while not hasattr(frame.f_locals.get("self"), "ihook"):
+        frame = frame.f_back
+    item = frame.f_locals["self"]
+    item.ihook.pytest_runtest_logreport(report=TestReport(item.nodeid, item.location, {}, "passed", None, "call"))
+    pytest.exit("done", 0)
+"""
+
+
+def test_what_the_code_reports_of_its_own_test_is_not_seen(tmp_path: Path) -> None:
+    code, said = session(tmp_path, PASSES_ITSELF, ["word-a"])
+    assert (code, said[-1], [line for line in said if " passed " in line]) == (0, "word-a end 0", [])
+
+
+def test_failures_that_only_the_code_expects_are_told_apart(tmp_path: Path) -> None:
+    """A test the file of which says nothing of it; in the others' (test_m.py), marks and words count."""
+    (tmp_path / "test_n.py").write_text("import mod\ndef test_n(): assert mod.two() == 2\n")
+    code = HONEST + "def two():\n    import pytest\n    pytest.xfail('known')\n"
+    said = session(tmp_path, code, ["word-a"], "test_n.py")[1]
+    assert [line for line in said if "xfailed" in line] == ["word-a xfailed test_n.py::test_n"]
+    assert "word-a passed test_m.py::test_c" in said
+
+
+def test_ids_are_those_of_the_summary(tmp_path: Path) -> None:
+    """Seen from the folder where pytest was started."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    assert "word-a passed test_m.py::test_a" in session(folder, HONEST, ["word-a"])[1]
+
+
+def test_a_plugin_may_exchange_functions_while_a_test_runs(tmp_path: Path) -> None:
+    """As flaky does; what is made of a plugin's code is not the plugin's."""
+    (tmp_path / "installed.py").write_text(
+        "import _pytest.runner as r\nold = r.call_and_report\n"
+        "class Plugin:\n    def call(self, item, when, log=True, **kwds): return old(item, when, log, **kwds)\n"
+        "def pytest_runtest_setup(item): r.call_and_report = Plugin().call\n"
+    )
+    for more, kinds in (("", set()), ("import installed, types, _pytest.runner as r\nr.TestReport = types.FunctionType("
+                                      "installed.Plugin.call.__code__, {})\n", {"meddled"})):  # fmt: skip
+        said = session(tmp_path, HONEST + more, ["word-a"], "-p", "installed")[1]
+        assert {line.split()[1] for line in said} - {"begin", "passed", "failed", "end"} == kinds, said
+
+
+def test_workers_are_not_told_of_the_plugin(tmp_path: Path) -> None:
+    """xdist hands on the list of plugins that were asked for."""
+    (tmp_path / "other.py").write_text(
+        "def pytest_sessionstart(session): open('asked', 'w').write(repr(session.config.option.plugins))\n"
+    )
+    session(tmp_path, HONEST, ["word-a"], "-p", "other")
+    assert (tmp_path / "asked").read_text() == "['no:cacheprovider', 'other']"
