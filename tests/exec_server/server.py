@@ -61,7 +61,7 @@ class ExecServer:
     def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.process is not None
         self.process.send_signal(number)
-        self.process.wait(30)
+        self.process.wait(120)
 
     def stop_process(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -20,7 +20,7 @@ COUNT = "echo ran >> counter; wc -l < counter"
 
 async def shown(server: ExecServer, *command: str) -> None:
     """Wait until the docker command prints something."""
-    for _ in range(300):
+    for _ in range(1200):
         if (await asyncio.to_thread(server.engine.docker, *command)).strip():
             return
         await asyncio.sleep(0.05)
@@ -111,27 +111,53 @@ async def test_create_is_found_again_after_a_kill(own_server: Callable[..., Exec
     assert (await Box(server, made["container_id"]).run("echo ok"))["output"] == "ok\n"
 
 
+def until_told(rest: str) -> str:
+    """A command that shows that it has begun, and ends when `tell` is called."""
+    return f"touch begun; until [ -e go ]; do sleep 0.05; done; {rest}"
+
+
+async def begun(box: Box) -> None:
+    await shown(box.server, "exec", box.id, "bash", "-c", "ls /testbed/begun 2>/dev/null || true")
+
+
+async def tell(box: Box) -> None:
+    await asyncio.to_thread(box.server.engine.docker, "exec", box.id, "touch", "/testbed/go")
+
+
 async def test_after_sigterm_nothing_new_is_begun(own_server: Callable[..., ExecServer]) -> None:
     server = own_server()
     box = await new_box(server)
-    long = {"container_id": box.id, "command": f"sleep 3; {COUNT}", "idempotency_key": uuid.uuid4().hex}
-    async with aiohttp.ClientSession() as session:
+    long = {"container_id": box.id, "command": until_told(COUNT), "idempotency_key": uuid.uuid4().hex, "timeout": 300}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(keepalive_timeout=600)) as session:
 
         async def post(**body: Any) -> tuple[int, dict[str, Any]]:
             async with session.post(f"{server.url}/container/exec", json=body) as answer:
                 return answer.status, await answer.json()
 
+        async def joined(count: int) -> None:
+            for _ in range(1200):
+                async with session.get(f"{server.url}/metrics") as answer:
+                    if f"\nswe_exec_answers_replayed_total {count}.0" in await answer.text():
+                        return
+                await asyncio.sleep(0.05)
+            raise AssertionError(f"{count} requests have not joined")
+
         running = [asyncio.create_task(post(**long)) for _ in range(3)]
-        await asyncio.sleep(0.5)
+        await begun(box)
+        await joined(2)
         running[2].cancel()
         short = [asyncio.create_task(post(container_id="none", command="true")) for _ in range(3)]
         await asyncio.gather(*short)  # three kept-alive connections that are free
         ending = asyncio.create_task(asyncio.to_thread(server.stop_process))
-        await asyncio.sleep(0.5)
+        while (await post(container_id="none", command="true"))[0] == 404:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         for key in ("", uuid.uuid4().hex):
             status, refused = await post(container_id=box.id, command=COUNT, idempotency_key=key)
             assert (status, refused["error"]["kind"], refused["error"]["retry"]) == (503, "stopping", True)
-        answers = [await post(**long), await running[0], await running[1]]
+        late = asyncio.create_task(post(**long))
+        await joined(3)
+        await tell(box)
+        answers = [await late, await running[0], await running[1]]
         assert [answer["output"] for _, answer in answers] == ["1\n"] * 3, "what runs may be joined"
     await ending
     server.start()
@@ -141,7 +167,13 @@ async def test_after_sigterm_nothing_new_is_begun(own_server: Callable[..., Exec
 async def test_sigterm_lets_commands_end(own_server: Callable[..., ExecServer]) -> None:
     server = own_server()
     box = await new_box(server)
-    running = asyncio.create_task(box.run("sleep 2; echo ended"))
-    await asyncio.sleep(1)
-    await asyncio.to_thread(server.stop_process)
+    running = asyncio.create_task(box.run(until_told("echo ended"), timeout=300))
+    await begun(box)
+    ending = asyncio.create_task(asyncio.to_thread(server.stop_process))
+    with pytest.raises(aiohttp.ClientError):  # refused, or dropped before it was let in
+        while True:
+            await server.post("/container/exec", container_id="none", command="true")
+            await asyncio.sleep(0.05)
+    await tell(box)
     assert (await running)["output"] == "ended\n"
+    await ending

@@ -27,7 +27,10 @@ async def test_a_daemon_holds_back_nothing_of_a_long_output(box: Box) -> None:
 
 
 async def test_a_daemon_that_prints_without_end_does_not_hold_the_answer(box: Box) -> None:
-    answer = await asyncio.wait_for(box.run("setsid -f yes; sleep 0.5", timeout=100), 60)
+    start = "setsid -f bash -c 'echo $$ > pid; exec yes'; until [ -s pid ]; do sleep 0.05; done"
+    printed = "$(sed -n 's/^wchar: //p' /proc/$(<pid)/io)"
+    flooded = f"until (({printed} > 2000000)); do sleep 0.05; done"  # more than an answer holds
+    answer = await asyncio.wait_for(box.run(f"{start}; {flooded}", timeout=100), 120)
     assert answer["returncode"] == 0 and answer["truncated"]
     assert (await box.run("echo next"))["output"] == "next\n"
 

@@ -30,6 +30,12 @@ KEEP = "echo kept > file; echo kept > /dev/shm/file"
 KEPT = "cat file /dev/shm/file"
 
 
+async def begun(box: Box) -> None:
+    """Wait until a command has left the file `ran`."""
+    while "x" not in await docker(box, "exec", box.id, "bash", "-c", "cat /testbed/ran || true"):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+
+
 async def docker(box: Box, *command: str) -> str:
     return await asyncio.to_thread(box.server.engine.docker, *command)
 
@@ -71,7 +77,7 @@ async def test_a_dead_supervisor_is_started_again(box: Box) -> None:
     running = asyncio.create_task(
         box.server.post("/container/exec", container_id=box.id, command="echo x >> ran; sleep 60", timeout=90)
     )
-    await asyncio.sleep(1.5)
+    await begun(box)
     await docker(box, "kill", box.id)
     status, answer = await running
     assert (status, answer["error"]["kind"]) == (500, "outcome_unknown")
@@ -84,8 +90,7 @@ async def test_a_command_of_an_earlier_server_is_ended(own_server: Callable[...,
     await box.run(KEEP)
     before = await started_at(box)
     lost = asyncio.create_task(box.run("echo x >> ran; sleep 300; echo y >> ran", timeout=400))
-    while "x" not in await docker(box, "exec", box.id, "bash", "-c", "cat /testbed/ran || true"):  # noqa: ASYNC110
-        await asyncio.sleep(0.1)
+    await begun(box)
     server.kill()
     await asyncio.gather(lost, return_exceptions=True)
     server.start()
