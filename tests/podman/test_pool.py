@@ -63,9 +63,8 @@ def private_storage(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     yield tmp_path
     for line in reversed(Path("/proc/mounts").read_text().splitlines()):
         if line.split()[1].startswith(f"{tmp_path}/"):
-            subprocess.run(
-                ["umount", "-l", line.split()[1]], check=False, timeout=30
-            )  # its user may take it away first
+            # Podman's own clean-up may take it away first.
+            subprocess.run(["umount", "-l", line.split()[1]], check=False, timeout=30)
     ends = time.monotonic() + 60
     while f" {tmp_path}/" in Path("/proc/mounts").read_text():
         assert time.monotonic() < ends, "mounts of the test are left"

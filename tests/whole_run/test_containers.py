@@ -97,9 +97,9 @@ def test_a_run_that_ends_early_leaves_no_container(lab: Lab, engine: Engine, tmp
         process.send_signal(signal.SIGINT)
     else:
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=90)
-    within(60, lambda: not engine.docker(*OURS))
-    assert wait_until_gone(tmp_path / "out") == []
+    process.communicate(timeout=300)
+    within(120, lambda: not engine.docker(*OURS))
+    assert wait_until_gone(tmp_path / "out", 120) == []
 
 
 @pytest.mark.slow
