@@ -34,6 +34,15 @@ async def test_start_up_files_that_end_at_the_first_failure(box: Box) -> None:
     assert await works(box)
 
 
+async def test_start_up_files_changed_in_the_moment_of_their_copy(box: Box) -> None:
+    """A file's time has the grain of the clock's ticks: one as old as the copy may have been changed after it."""
+    copy = "/run/swe-rl/login"
+    await box.run(f"echo 'export LATE=yes' >> ~/.bash_profile; touch -r {copy} ~/.bash_profile")
+    assert (await box.run("echo $LATE"))["output"] == "yes\n"
+    times = [(await box.run(f"stat -c %y {copy}"))["output"] for _ in range(2)]
+    assert times[0] == times[1], "and it is not taken again for every command"
+
+
 async def test_stdin_is_closed(box: Box) -> None:
     answer = await box.run("cat; read x || echo eof")
     assert (answer["returncode"], answer["output"]) == (0, "eof\n")

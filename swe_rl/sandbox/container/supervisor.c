@@ -253,7 +253,8 @@ static void end_session(pid_t session) {
     }
 }
 
-/* What a login shell adds (conda and the like) is taken once, and again when a start-up file is newer than the copy. */
+/* What a login shell adds (conda and the like) is taken once, and again when a start-up file is as new as the copy: file
+   times have the grain of the clock's ticks, so one of the same tick may have been changed after it. */
 
 static const char *startup[16] = {"/etc/profile", "/etc/profile.d", "/etc/bash.bashrc"};
 
@@ -266,11 +267,11 @@ static void find_startup(void) {
     startup[count] = getenv("BASH_ENV");
 }
 
-static int newer(const char *path, const struct stat *than) {
+static int as_new(const char *path, const struct stat *than) {
     struct stat found;
     if (stat(path, &found) < 0) return 0;
     if (found.st_mtim.tv_sec != than->st_mtim.tv_sec) return found.st_mtim.tv_sec > than->st_mtim.tv_sec;
-    return found.st_mtim.tv_nsec > than->st_mtim.tv_nsec;
+    return found.st_mtim.tv_nsec >= than->st_mtim.tv_nsec;
 }
 
 static int outdated(void) {
@@ -280,12 +281,12 @@ static int outdated(void) {
     DIR *folder;
     if (stat("login", &login) < 0) return 1;
     for (int i = 0; startup[i]; i++)
-        if (newer(startup[i], &login)) return 1;
+        if (as_new(startup[i], &login)) return 1;
     if (!(folder = opendir(startup[1]))) return 0;
     while (!found && (entry = readdir(folder))) {
         char path[300];
         snprintf(path, sizeof path, "%s/%.255s", startup[1], entry->d_name);
-        found = entry->d_name[0] != '.' && newer(path, &login);
+        found = entry->d_name[0] != '.' && as_new(path, &login);
     }
     closedir(folder);
     return found;

@@ -170,11 +170,12 @@ size() { # size FILE -> $bytes, and the bytes themselves in $text where builtins
     if IFS= read -r -d '' -n 65536 text <"$1" || ((${#text} == 65536)); then bytes=$(wc -c <"$1") text=; else bytes=${#text}; fi
 }
 
-# What a login shell adds (conda and the like) is taken once, and again when a start-up file is newer than the copy.
+# What a login shell adds (conda and the like) is taken once, and again when a start-up file is as new as the copy: file
+# times have the grain of the clock's ticks, so one of the same tick may have been changed after it.
 
 outdated='[[ ! -f login'
 for file in /etc/profile /etc/profile.d{,/*.sh} /etc/bash.bashrc ~/.{bash_profile,bash_login,profile,bashrc} ${BASH_ENV-}; do
-    printf -v outdated '%s || %q -nt login' "$outdated" "$file"
+    printf -v outdated '%s || -e %q && ! login -nt %q' "$outdated" "$file" "$file"
 done
 eval "outdated() { $outdated ]]; }"
 
