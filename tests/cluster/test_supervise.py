@@ -6,18 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from swe_rl.cluster.processes import end_recorded_processes, record_processes
+from tests.processes import alive, gone
 
 # The driver starts a child in a session of its own (as Ray and engines do), says both pids, and waits.
 DRIVER = """
 import os, subprocess, sys, time
-child = subprocess.Popen(["setsid", "sleep", "300"], start_new_session=True)
+child = subprocess.Popen(["sleep", "300"], start_new_session=True)
 from swe_rl.cluster.processes import die_with_parent
 die_with_parent()
 print(os.getpid(), child.pid, os.environ["SWE_RL_SUPERVISED"], flush=True)
@@ -50,18 +50,6 @@ def start(
     assert process.stdout is not None
     driver, child, folder = process.stdout.readline().split()
     return process, int(driver), int(child), Path(folder)
-
-
-def gone(pid: int, within: float = 15.0) -> bool:
-    end = time.monotonic() + within
-    while time.monotonic() < end:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.parametrize(("after", "code"), [("sys.exit(3)", 3), ("raise SystemExit(0)", 0)])
@@ -149,7 +137,7 @@ def test_supervisor_killed_with_sigkill_stops_the_driver() -> None:
     process, driver, child, folder = start("time.sleep(300)")
     process.kill()
     process.wait(timeout=20)
-    assert gone(driver)
+    assert gone(driver) and alive(child)
     psutil.Process(child).kill()  # adopted by nobody: the next start of the run ends it from its record
     folder.rmdir()
 

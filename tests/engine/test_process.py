@@ -17,6 +17,7 @@ from swe_rl.engine.launch import launch_engines
 from swe_rl.engine.process import EngineProcess
 from swe_rl.engine.sglang.command import sglang_command
 from swe_rl.errors import ConfigError, EngineError, UsageError
+from tests.processes import gone
 
 STUBBORN = """
 import signal, subprocess, sys, time
@@ -25,15 +26,6 @@ child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.sig
 print(child.pid, flush=True)
 time.sleep(600)
 """
-
-
-def gone(pid: int, seconds: float = 20.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_stop_ends_a_group_that_ignores_sigterm(tmp_path: Path) -> None:

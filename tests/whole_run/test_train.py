@@ -22,6 +22,7 @@ from swe_rl.engine.process import EngineProcess
 from swe_rl.observe.metrics import read_metrics
 from swe_rl.policy.model import new_policy, tiny_config
 from tests.agent.repository import local_sandbox_name
+from tests.processes import cmdline
 from tests.whole_run.conftest import Lab
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -32,11 +33,10 @@ def below(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            environ = process.environ()
+            if process.environ().get("TEST_RUN_FOLDER") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
         except psutil.Error:
             continue
-        if environ.get("TEST_RUN_FOLDER") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
     return found
 
 
@@ -44,7 +44,7 @@ def wait_until_gone(folder: Path, seconds: float = 30.0) -> list[str]:
     end = time.monotonic() + seconds
     while (left := below(folder)) and time.monotonic() < end:
         time.sleep(0.2)
-    return [f"{p.pid} {' '.join(p.cmdline())[:120]}" for p in left]
+    return [f"{p.pid} {' '.join(cmdline(p))[:120]}" for p in left]
 
 
 def sandboxes_left(out: Path) -> list[str]:
@@ -230,7 +230,7 @@ def test_engines_that_ran_before_get_the_policys_weights(lab: Lab, tmp_path: Pat
 def test_a_dead_engine_ends_the_run_with_its_last_words(lab: Lab, tmp_path: Path) -> None:
     process = start(lab, tmp_path, "--num-rollout", "50")
     wait_for_step(tmp_path, 1, process)
-    engines = [p for p in below(tmp_path) if "engine" in p.cmdline() and "--model-path" in p.cmdline()]
+    engines = [p for p in below(tmp_path) if {"engine", "--model-path"} <= set(cmdline(p))]
     assert len(engines) == 1
     engines[0].kill()
     output, _ = process.communicate(timeout=240)
@@ -243,7 +243,7 @@ def test_a_dead_rollout_manager_ends_the_run_and_is_named(lab: Lab, tmp_path: Pa
     process = start(lab, tmp_path, "--num-rollout", "50")
     wait_for_step(tmp_path, 1, process)
     managers = [
-        p for p in psutil.Process(process.pid).children(recursive=True) if "RolloutManager" in " ".join(p.cmdline())
+        p for p in psutil.Process(process.pid).children(recursive=True) if "RolloutManager" in " ".join(cmdline(p))
     ]
     assert len(managers) == 1
     managers[0].kill()
