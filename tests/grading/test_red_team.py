@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +15,9 @@ from swe_rl.grading.grader import grade_patch
 from swe_rl.sandbox.container import native
 from swe_rl.sandbox.protocol import SandboxProvider
 from swe_rl.sandbox.provider import open_provider
+from swe_rl.types import Verdict
 from tests.grading.attacks import ATTACKS, Attack
-from tests.grading.lab import Lab
+from tests.grading.lab import EVAL_SCRIPT, Lab
 
 # These and every fourth of the others are in the fast suite, on the two kinds of tasks in turn; a grading takes half a second.
 ALWAYS = {
@@ -69,6 +71,15 @@ async def attempt(attack: Attack, kind: str, lab: Lab, provider: SandboxProvider
 @pytest.mark.parametrize(("attack", "kind"), CASES)
 async def test_verdict(attack: Attack, kind: str, lab, bubblewrap):
     assert await attempt(attack, kind, lab, bubblewrap) == ""
+
+
+async def test_an_exit_code_of_zero_needs_a_test_that_passed(grade, lab):
+    script = EVAL_SCRIPT.replace(" tests/test_shout.py", "")
+    task = replace(lab.script_task, log_parser="exit_code", fail_to_pass=[], pass_to_pass=[], eval_script=script)
+    assert (await grade(task, lab.task.patch.encode())).verdict is Verdict.RESOLVED
+    skips = "import pytest\ntotal = largest = halve = lambda x: pytest.skip('x')\n"
+    skipped = await grade(task, lab.files({"calc.py": skips}))
+    assert (skipped.verdict, skipped.returncode) == (Verdict.UNRESOLVED, 0), skipped.output
 
 
 @pytest.mark.docker
