@@ -78,6 +78,9 @@ same_files() {
 }
 try_apply() {
   diff=$1 plain=${1%.diff}-plain.diff
+  # Behind a section that it can read, git drops a binary one that it cannot, says "error:" and ends with 0.
+  LC_ALL=C g apply --numstat "$diff" > /dev/null 2> "$D/why"
+  grep -q '^error: corrupt binary patch' "$D/why" && return 1
   same_files "$diff"
   g apply --whitespace=nowarn "$diff" 2> "$D/why" && { how=git-apply; return; }
   restore_touched 2>/dev/null

@@ -8,6 +8,7 @@ put before the broken module, so that none of them holds a fix.
 # ruff: noqa: E501 -- attack code reads better unbroken
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -443,6 +444,7 @@ FILES = [
     raw("blank", b" \n\n", N),
     raw("no patch at all", b"I fixed it.\n", P),
     raw("hunk of another file", lambda lab: lab.files({"calc.py": FIXED}).replace(b"result", b"outcome"), P),
+    raw("fix and a binary that was cut", lambda lab: _fixed(data__bin=random.Random(1).randbytes(9000))(lab)[:5000] + b"\n", P),
     raw("larger than allowed", lambda lab: lab.files({"big.txt": "line\n" * 1_800_000}), P),
 ]  # fmt: skip
 
