@@ -65,6 +65,15 @@ class Box:
         own = ("# The supervisor", SUPERVISOR_PROGRAM)
         return [line for line in lines if not any(word in line for word in own) and line != "cat"]
 
+    async def ended(self, word: str = "") -> None:
+        """Wait until no process with `word` in its command line is left: one that was killed takes a moment to go."""
+        for _ in range(300):
+            left = [line for line in await self.processes() if word in line]
+            if not left:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"still there: {left}")
+
 
 async def new_box(server: ExecServer, **fields: Any) -> Box:
     """A fresh container of the test image."""
