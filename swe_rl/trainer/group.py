@@ -35,6 +35,7 @@ from swe_rl.trainer.worker import TrainWorker
 from swe_rl.types import Sample
 
 log = logging.getLogger(__name__)
+DEATH_NOTICE = 5.0  # seconds that Ray may need to notice a death after other processes have felt it
 
 
 class TrainerGroup:
@@ -168,8 +169,27 @@ class TrainerGroup:
             cause = error.cause
             if isinstance(cause, SweRlError):
                 raise cause from None
+            said = f"training process {rank} failed: {type(cause).__name__}: {cause}"
+            dead = self._dead_rank(refs)
             self.close()
-            raise TrainerError(f"{what}: training process {rank} failed: {type(cause).__name__}: {cause}") from error
+            if dead is not None:
+                raise TrainerDied(f"{what}: training process {dead} is gone; before that was known, {said}") from error
+            raise TrainerError(f"{what}: {said}") from error
         except (RayActorError, GetTimeoutError, RayError) as error:
             self.close()
             raise TrainerDied(f"{what}: training process {rank} is gone ({type(error).__name__})") from error
+
+    def _dead_rank(self, refs: list[Any]) -> int | None:
+        """The process that is gone: the others' collectives may break before Ray has noticed it."""
+        waiting, deadline = list(refs), time.monotonic() + DEATH_NOTICE
+        while waiting:
+            done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
+            if not done:
+                return None
+            try:
+                ray.get(done[0], timeout=60.0)
+            except RayActorError:
+                return refs.index(done[0])
+            except RayError:  # another broken collective
+                continue
+        return None

@@ -5,28 +5,25 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 import ray
 
-from swe_rl.cluster.local_ray import ray_cluster
-from swe_rl.config import Config
 from swe_rl.errors import ConfigError, InfraError, SweRlError
 from swe_rl.rollout.manager import RolloutManager
 from swe_rl.rollout.remote import RemoteRollouts, RolloutCall
 from swe_rl.tasks.load import write_tasks
 from tests.agent.repository import local_config
+from tests.private_ray import private_ray
 from tests.rollout.test_real_engine import checkpoint, engine_server  # noqa: F401
 from tests.rollout.waiting import boxes, until
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder, ray_cluster(Config(), Path(folder)):
-        yield  # short: socket paths over 107 bytes fail
+    with private_ray():
+        yield
 
 
 @pytest.fixture

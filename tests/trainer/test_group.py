@@ -7,24 +7,23 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
+import ray
 import torch
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from safetensors.torch import load_file
 
-from swe_rl.cluster.local_ray import ray_cluster
-from swe_rl.config import Config
 from swe_rl.errors import DataError, EngineError
 from swe_rl.trainer.checkpoint_folder import checkpoint_folder, latest_checkpoint, list_checkpoints
 from swe_rl.trainer.errors import CheckpointError, TrainerDied
 from swe_rl.trainer.group import TrainerGroup
+from tests.private_ray import private_ray
+from tests.processes import cmdline, gone
 from tests.trainer.conftest import make_config, make_samples
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -32,7 +31,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module", autouse=True)
 def local_ray() -> Iterator[None]:
-    with tempfile.TemporaryDirectory(prefix="ray_", dir="/tmp") as folder, ray_cluster(Config(), Path(folder)):
+    with private_ray():
         yield
 
 
@@ -57,7 +56,7 @@ def test_train_save_load_export_on_two_processes(tiny_model, tmp_path):
 
 def worker_pids() -> list[int]:
     children = psutil.Process().children(recursive=True)
-    return sorted(p.pid for p in children if "TrainWorker" in " ".join(p.cmdline()))
+    return sorted(p.pid for p in children if "TrainWorker" in " ".join(cmdline(p)))
 
 
 def test_a_killed_process_is_an_error_at_once_and_the_others_end(tiny_model):
@@ -71,11 +70,28 @@ def test_a_killed_process_is_an_error_at_once_and_the_others_end(tiny_model):
             group.train(1, make_samples(seed=1))
         with pytest.raises(TrainerDied, match="have ended"):
             group.export_hf("/nonexistent")
-    for _ in range(100):
-        if not any(psutil.pid_exists(pid) for pid in pids):
-            break
-        time.sleep(0.1)
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_death_is_named_where_another_process_was_heard_first(tiny_model):
+    """The collective of a living process may break before Ray has noticed which process died."""
+
+    class Rank:
+        def fail(self) -> None:
+            raise RuntimeError("Connection closed by peer")
+
+        def end(self) -> None:
+            time.sleep(0.5)
+            os._exit(1)
+
+    group = TrainerGroup.__new__(TrainerGroup)
+    group.config = make_config(tiny_model)
+    living, dying = group._workers = [ray.remote(Rank).options(num_cpus=0).remote() for _ in range(2)]
+    failed = living.fail.remote()
+    ray.wait([failed], timeout=60)
+    with pytest.raises(TrainerDied, match="training process 1 is gone"):
+        group._gather([failed, dying.end.remote()], "train")
+    assert group._workers == []
 
 
 def test_a_silent_process_is_an_error_after_the_bound_and_ends(tiny_model):
@@ -87,11 +103,7 @@ def test_a_silent_process_is_an_error_after_the_bound_and_ends(tiny_model):
         with pytest.raises(TrainerDied, match=r"train: no answer within train_timeout \(3.0 s\)"):
             group.train(0, make_samples())
         assert 3.0 <= time.monotonic() - started < 30.0
-    for _ in range(200):
-        if not psutil.pid_exists(pid):
-            break
-        time.sleep(0.1)
-    assert not psutil.pid_exists(pid)
+    assert gone(pid)
 
 
 def test_bad_samples_and_bad_folders_leave_the_group_alive(tiny_model, tmp_path):

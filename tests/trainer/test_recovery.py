@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from swe_rl.cluster.local_ray import ray_cluster
-from swe_rl.config import Config
 from swe_rl.trainer.checkpoint_folder import checkpoint_folder, list_checkpoints
 from swe_rl.trainer.group import TrainerGroup
 from swe_rl.trainer.guard.recovery import Recovery
 from swe_rl.trainer.guard.watch import Alarm
+from tests.private_ray import private_ray
 from tests.trainer.conftest import make_config, make_samples
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -23,7 +21,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module", autouse=True)
 def local_ray() -> Iterator[None]:
-    with tempfile.TemporaryDirectory(prefix="ray_", dir="/tmp") as folder, ray_cluster(Config(), Path(folder)):
+    with private_ray():
         yield
 
 
