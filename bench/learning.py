@@ -98,6 +98,8 @@ def misses(name: str, summary: dict[str, Any], reference: dict[str, Any] | None)
     else:
         if not overlap(after, reference["after"]):
             found.append("not the rate of seed 1")
+        if summary["optimizer_steps"] < reference["optimizer_steps"]:
+            found.append("fewer steps than seed 1")
         if name == "async" and summary["seconds_training"] >= reference["seconds_training"]:
             found.append("no faster than seed 1")
     return found

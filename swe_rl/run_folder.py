@@ -54,7 +54,7 @@ class RunFolder:
         self.processes = path / "processes.json"
         self.logs = path / "logs"
         self._lock: TextIO | None = None
-        self._new = False  # whether this start made the folder
+        self._made: list[Path] = []  # folders and the claim on `--save` that this start made
         self._latest: str | None = None  # what the link `latest` named before
 
     @classmethod
@@ -68,9 +68,8 @@ class RunFolder:
         if admit is not None:
             admit(run, config)
         path = run.path
-        run._new = not path.exists()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            run._make(path)
         except OSError as error:
             raise ConfigError(f"--run-dir/--export-root: cannot make {path}: {error.strerror}") from None
         run._lock = lock_folder(path)
@@ -79,7 +78,7 @@ class RunFolder:
                 f"--run-dir {path}: this run has finished (summary.json); choose another --run-dir or --run-name"
             )
         for folder in (run.attempts, run.checkpoints, run.logs, run.path / "evaluations"):
-            folder.mkdir(parents=True, exist_ok=True)
+            run._make(folder)
         if config.save:
             run._claim_checkpoints()
         write_atomically(path / "config.yaml", dump_yaml(config))
@@ -88,14 +87,13 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove the folder of a run whose settings turned out to be of no use before its first step, if this start made it."""
-        if not self._new or self.metrics.exists():
+        if self.path not in self._made or self.metrics.exists():
             return
         shutil.rmtree(self.path, ignore_errors=True)
         _restore_latest(self.path, self._latest)
-        for folder in (self.attempts, self.checkpoints):  # elsewhere, and others may have theirs in it
-            (folder / ".run").unlink(missing_ok=True)
+        for made in reversed(self._made):  # those elsewhere; others may have theirs in them by now
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                made.rmdir() if made.is_dir() else made.unlink()
 
     @classmethod
     def _found(cls, config: Config) -> RunFolder:
@@ -116,10 +114,16 @@ class RunFolder:
                 )
         return cls(path, config, resumed=resumed)
 
+    def _make(self, folder: Path) -> None:
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._made.append(folder)
+
     def _claim_checkpoints(self) -> None:
         """A `--save` folder belongs to one run: another would remove its checkpoints and continue from them."""
         claim, owner = self.checkpoints / ".run", str(self.path.resolve())
-        if claim.exists():
+        known = claim.exists()
+        if known:
             found = claim.read_text().strip()
         else:
             found = owner if self.resumed or not any(self.checkpoints.glob("step_*")) else "another run"
@@ -129,6 +133,8 @@ class RunFolder:
                 f"and --load {self.checkpoints}/step_... to continue from one of them"
             )
         write_atomically(claim, owner + "\n")
+        if not known:
+            self._made.append(claim)
 
     def bind(self, config: Config) -> Config:
         """The settings with every folder of this run filled in, for processes that know the config only."""

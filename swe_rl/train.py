@@ -44,20 +44,23 @@ def drive(config: Config) -> None:
     log = MetricsLog(run.metrics, config, run_name=run.name)
     display = Display(config, total_steps=config.num_rollout)
     display.say(f"{'continuing' if run.resumed else 'new run'} {run.path}")
+    unfit = False
     try:
         with training_session(config, run) as session:
             try:
-                budget = TimeBudget(config, startup=time.monotonic() - started)
+                budget = TimeBudget(config, started=started)
                 Driver(config, run, session, log, display, budget).train()
             except SweRlError:
                 session.engines.check()  # who talked to a dead engine knows only that nobody answers; its log knows more
                 raise
     except (UsageError, DataError):  # a checkpoint of another model, a server that is none: nothing was begun
-        run.discard()
+        unfit = True
         raise
     finally:
         display.close()
         log.close()
+        if unfit:
+            run.discard()
         run.close()
 
 
@@ -97,6 +100,8 @@ class Driver:
         self.display.say("\n".join([f"sandboxes: {self.rollouts.info['sandbox']}", *self.rollouts.info["notes"]]))
         self.resume()
         self.evaluate("before")
+        if not self.finished():  # a start that had less time may have been further: those weights are trained on now
+            self.run.evaluation("after").unlink(missing_ok=True)
         call = None if self.finished() else self.sample()
         while call is not None:
             started, sampled_after = time.monotonic(), self.sampled_after
@@ -112,14 +117,14 @@ class Driver:
                 self.wait(call)  # one step ahead and no more: weights change between rollouts, never inside them
             self.push_weights()
             self.totals.seconds_training += time.monotonic() - started
-            if alarm is None and call is None and self.finished() and (alarm := self.recovery.guard.doubt()):
-                self.roll_back(alarm, batch.data_state, None)  # the end: no further step will tell
-            if alarm is None and (self.step % self.config.save_interval == 0 or self.finished()):
+            if alarm is None and self.step % self.config.save_interval == 0 and not (call is None and self.finished()):
                 self.save(batch.data_state)
             if self.config.eval_interval and self.step % self.config.eval_interval == 0 and not self.finished():
                 self.evaluate(f"step-{self.step}")
             if call is None and not self.finished():
                 call = self.sample()
+            elif call is None and alarm is None:
+                self.end_training(batch)
         self.evaluate("after")
         self.look_at_the_outcome()
         self.finish()
@@ -130,10 +135,19 @@ class Driver:
                 f"{self.run.hf} holds the weights from before it. Lower --lr (now {self.config.lr:g})"
             )
 
+    def end_training(self, batch: RolloutBatch) -> None:
+        """Save the last step's policy, unless the guard doubts it: no further step will tell."""
+        if alarm := self.recovery.guard.doubt():
+            self.roll_back(alarm, batch.data_state, None)
+        else:
+            self.save(batch.data_state)
+
     def finished(self) -> bool:
         if self.step >= self.config.num_rollout or self.collapsed:
             return True
-        return self.budget.used_up(self.totals, steps=self.step, evaluation=self.evaluation_seconds)
+        return self.budget.used_up(
+            trained=self.totals.seconds_training, steps=self.step, evaluation=self.evaluation_seconds
+        )
 
     @property
     def collapsed(self) -> bool:
@@ -150,8 +164,11 @@ class Driver:
             self.totals = Totals.from_dict(state["totals"])
             self.rollouts.load_state_dict(state["data"])
             self.version_offset = int(state.get("version_offset", 0))
-            if not newest:
+            if newest:
+                self.budget.load_state_dict(state.get("budget", {}))
+            else:
                 self.totals.rollbacks = []  # those of another run
+                self.budget.loaded(trained=self.totals.seconds_training, steps=self.step)
             self.recovery.resume(self.step, Path(source).resolve(), state.get("guard", {}), own=newest is not None)
             self.display.say(f"continuing after step {self.step} from {source}")
         drop_after(self.run.metrics, self.step)
@@ -217,7 +234,7 @@ class Driver:
     def look_at_the_outcome(self) -> None:
         """Go back where the trained policy is clearly worse than the first one was: a step's few tasks cannot show a collapse
         in the last steps, the held-out ones can. What it was worth then stays beside as `after-collapsed`."""
-        if self.collapsed or (self.totals.rollbacks and self.totals.rollbacks[-1]["reason"] == HELD_OUT):
+        if self.collapsed or self.outcome_undone:
             return
         before, after = (self.run.evaluation(label) for label in ("before", "after"))
         if not (before.exists() and after.exists()):
@@ -225,13 +242,14 @@ class Driver:
         alarm = self.recovery.guard.judge_outcome(self.step, read_json(before), read_json(after))
         if alarm is None:
             return
-        for attempts in self.run.attempts.glob("eval-after*"):
-            attempts.rename(attempts.with_name(attempts.name.replace("after", "after-collapsed", 1)))
-        after.replace(
-            self.run.evaluation("after-collapsed")
-        )  # before the rest, so that a kill from here on loses nothing
+        after.replace(self.run.evaluation("after-collapsed"))  # first: killed before the rest, the run evaluates again
         self.roll_back(alarm, self.rollouts.state_dict(), None)
         self.evaluate("after")
+
+    @property
+    def outcome_undone(self) -> bool:
+        """Whether the run went back for what the evaluation after training had shown."""
+        return bool(self.totals.rollbacks) and self.totals.rollbacks[-1]["reason"] == HELD_OUT
 
     def roll_back(self, alarm: Alarm, trained: dict[str, Any], ahead: RolloutCall | None) -> None:
         """Restore the last good policy under a new weight version; the data go on behind all that was sampled.
@@ -286,6 +304,7 @@ class Driver:
             "seed": self.config.seed,
             "version_offset": self.version_offset,
             "guard": self.recovery.state_dict(),
+            "budget": self.budget.state_dict(),
         }
         path = checkpoint_folder(self.run.checkpoints, self.step).resolve()
         self.trainer.save(path, state, spare=self.recovery.good.needed())
@@ -301,9 +320,10 @@ class Driver:
             return
         tasks, attempts = self.held_out
         started = time.monotonic()
-        result = self._evaluate(label, tasks, attempts, self.config.eval_temperature)
+        folder = f"{label}-restored" if label == "after" and self.outcome_undone else label
+        result = self._evaluate(folder, tasks, attempts, self.config.eval_temperature)
         if self.config.eval_greedy:
-            result["greedy"] = self._evaluate(f"{label}-greedy", tasks, 1, 0.0)
+            result["greedy"] = self._evaluate(f"{folder}-greedy", tasks, 1, 0.0)
         self.evaluation_seconds = time.monotonic() - started
         self.totals.spend("evaluation", self.evaluation_seconds)
         write_json(file, result | {"seconds": round(self.evaluation_seconds, 3)})

@@ -42,6 +42,7 @@ def summary(before: float, after: float, *, n: int = 504, seconds: float = 300.0
         ("docker", summary(0.27, 0.30), "not the rate"),
         ("async", summary(0.27, 0.5, seconds=299), ""),
         ("async", summary(0.27, 0.5, seconds=301), "no faster"),
+        ("async", summary(0.27, 0.5, seconds=250, steps=8), "fewer steps"),
     ],
 )
 def test_what_a_learning_run_fails_to_show(learning: ModuleType, name: str, found: dict[str, Any], words: str) -> None:

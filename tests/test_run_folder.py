@@ -72,6 +72,16 @@ def test_a_run_that_was_never_begun_leaves_nothing(tmp_path: Path) -> None:
     refused.discard()
     assert not refused.path.exists() and list(outside.iterdir()) == []
     assert (tmp_path / "latest").resolve() == kept.path.resolve()
+    mine = tmp_path / "mine"  # the user's own folders stay, empty as they are, and so does a claim of an earlier start
+    mine.mkdir()
+    (outside / "b" / "step_000001").mkdir(parents=True)
+    (outside / "b" / ".run").write_text(f"{tmp_path / 'refused'}\n")
+    refused = RunFolder.open(
+        config(tmp_path, run_name="refused", save=str(outside / "b"), swe_save_traj_dir=str(mine), lr=1e-3)
+    )
+    refused.close()
+    refused.discard()
+    assert mine.is_dir() and (outside / "b" / ".run").is_file() and not refused.path.exists()
     again = RunFolder.open(config(tmp_path, run_name="kept"))  # what an earlier start made is kept
     again.close()
     again.discard()

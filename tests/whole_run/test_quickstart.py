@@ -74,7 +74,7 @@ def test_a_policy_that_the_last_step_destroyed_is_not_what_a_run_leaves(tmp_path
     (rollback,) = summary["rollbacks"]
     assert (rollback["reason"], rollback["back_to"], rollback["undone_optimizer_steps"]) == ("held-out accuracy", 0, 1)
     assert collapsed["ci95"][1] < summary["before"]["resolve_rate"] / 2 <= summary["after"]["resolve_rate"]
-    assert (run / "attempts" / "eval-after-collapsed").is_dir() and (run / "attempts" / "eval-after").is_dir()
+    assert (run / "attempts" / "eval-after-restored").is_dir() and (run / "attempts" / "eval-after").is_dir()
     before, after = (load_file(f / "model.safetensors") for f in (ROOT / "data" / "quickstart" / "policy", run / "hf"))
     assert all(torch.equal(after[name].float(), before[name].float()) for name in after)
 
