@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -59,7 +60,17 @@ def test_learns_and_exports(start) -> None:
         assert model(torch.tensor([[*range(10, 20)]])).logits[0, -1].argmax() == 7
 
 
-def test_interrupted_equals_uninterrupted(start) -> None:
+@pytest.fixture
+def restored_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+# Where it runs, how fast and how often it is saved may change. With other threads sums are rounded in another way, and
+# the optimizer divides small differences by small numbers: weights that training has moved by 0.01 differ by 1e-5.
+@pytest.mark.parametrize(("flags", "tolerance"), [(["--save-interval", "9"], 0.0), (["--threads", "2"], 1e-3)])
+def test_interrupted_equals_uninterrupted(start, restored_threads, flags: list[str], tolerance: float) -> None:
     folder, data = start
     assert sft.main(arguments(folder, data, "whole")) == 0
     args = sft.build_parser().parse_args(arguments(folder, data, "parts", "--save-interval", "5"))
@@ -68,10 +79,9 @@ def test_interrupted_equals_uninterrupted(start) -> None:
         if record["step"] == 7:  # two steps past the last saved state
             break
     run.close()
-    # where it runs, how fast and how often it is saved may change
-    assert sft.main(arguments(folder, data, "parts", "--threads", "2", "--save-interval", "9")) == 0
+    assert sft.main(arguments(folder, data, "parts", *flags)) == 0
     whole, parts = (AutoModelForCausalLM.from_pretrained(folder / name).state_dict() for name in ("whole", "parts"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert all(torch.allclose(whole[name], parts[name], rtol=0.0, atol=tolerance) for name in whole)
 
 
 def state_only(folder, data, out: str) -> None:
