@@ -68,20 +68,28 @@ async def test_an_uncertain_shared_grading_is_done_again():
 
 async def test_a_cancelled_attempt_does_not_end_anothers_grading():
     cache, calls = VerdictCache(), []
-    first = asyncio.ensure_future(cache.get("k", grading(Verdict.RESOLVED, calls, 0.2), Deadline(5)))
-    await asyncio.sleep(0.05)
-    second = asyncio.ensure_future(cache.get("k", grading(Verdict.RESOLVED, calls), Deadline(5)))
-    await asyncio.sleep(0.05)
+    began, release = asyncio.Event(), asyncio.Event()
+
+    async def held():
+        began.set()
+        await release.wait()
+        return await grading(Verdict.RESOLVED, calls)()
+
+    first = asyncio.ensure_future(cache.get("k", held, Deadline(60)))
+    await began.wait()
+    second = asyncio.ensure_future(cache.get("k", grading(Verdict.RESOLVED, calls), Deadline(60)))
+    await asyncio.sleep(0)  # it waits for the first one's grading now
     first.cancel()
-    assert (await second).verdict is Verdict.RESOLVED and len(calls) == 1
     with pytest.raises(asyncio.CancelledError):
         await first
+    release.set()
+    assert (await second).verdict is Verdict.RESOLVED and len(calls) == 1
 
 
 async def test_a_late_grading_is_not_waited_for():
     cache, calls = VerdictCache(), []
-    slow = asyncio.ensure_future(cache.get("k", grading(Verdict.RESOLVED, calls, 30.0), Deadline(60)))
-    await asyncio.sleep(0.05)
+    slow = asyncio.ensure_future(cache.get("k", grading(Verdict.RESOLVED, calls, 300.0), Deadline(600)))
+    await asyncio.sleep(0)
     assert (await cache.get("k", grading(Verdict.UNRESOLVED, calls), Deadline(0.1))).verdict is Verdict.UNRESOLVED
     slow.cancel()
     await asyncio.gather(slow, return_exceptions=True)
