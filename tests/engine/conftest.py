@@ -31,9 +31,12 @@ def build(folder: Path, *flags: str) -> EngineService:
 
 
 async def until_running(service: EngineService) -> None:
-    """Wait until the engine computes something; the test's own timeout bounds it."""
-    while not service.scheduler.batch.running:  # noqa: ASYNC110 (the scheduler is a thread without an asyncio event)
+    """Wait until the engine computes something. Requests must be long enough to be seen."""
+    for _ in range(3000):  # the scheduler is a thread without an asyncio event
+        if service.scheduler.batch.running:
+            return
         await asyncio.sleep(0.01)
+    raise AssertionError("no request was running within 30 s")
 
 
 @pytest.fixture
