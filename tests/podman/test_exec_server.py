@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
-from tests.exec_server.conftest import Box
+from tests.exec_server.conftest import Box, new_box
+from tests.exec_server.server import ExecServer
 from tests.exec_server.test_endpoints import (
     test_a_login_shell_each_time_afresh,
     test_containers_are_hardened,
@@ -62,3 +64,13 @@ pytestmark = pytest.mark.podman
 async def test_the_engine_is_podman(box: Box) -> None:
     version = json.loads(box.server.engine.docker("version", "--format", "{{json .Server}}"))
     assert version["Components"][0]["Name"] == "Podman Engine"
+
+
+async def test_no_time_is_lost_on_a_stdin_that_podman_has_closed(own_server: Callable[..., ExecServer]) -> None:
+    server = own_server()
+    box = await new_box(server)
+    await box.run("echo kept > file")
+    server.kill()
+    server.start()
+    assert (await box.run("cat file"))["output"] == "kept\n"
+    assert "no supervisor" not in server.log.read_text(), "the first way to one works"

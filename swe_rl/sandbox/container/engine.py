@@ -79,7 +79,7 @@ class Engine:
         self.disk_quota: bool | None = None  # whether its storage driver has one; None until a container was made
         self.program = ""  # the compiled supervisor, a file that the engine can mount; "" = the script serves
         self.program_refused = 0  # containers in a row that it did not start in
-        self._ulimits: list[dict[str, Any]] | None = None
+        self._podman: bool | None = None  # None = not asked yet
         self._cpus = 0  # processors of its machine; 0 = not asked yet
 
     @property
@@ -112,8 +112,9 @@ class Engine:
         """
         what = f"create from {config['Image']}"
         with typed_errors(what):
-            if ulimits := await self._needed_ulimits():
-                config["HostConfig"]["Ulimits"] = ulimits
+            # Docker hands on its own limits. Podman asks for fixed ones, which the kernel refuses to a confined root.
+            if await self.is_podman():
+                config["HostConfig"]["Ulimits"] = podman_ulimits()
             config["HostConfig"]["NanoCpus"] = min(config["HostConfig"]["NanoCpus"], await self._processors() * 10**9)
             async with self.turns:
                 try:
@@ -129,13 +130,13 @@ class Engine:
                     container = await self.docker.containers.create(config, name=name)
         return container.id
 
-    async def _needed_ulimits(self) -> list[dict[str, Any]]:
-        """Docker hands on its own limits. Podman asks for fixed ones, which the kernel refuses to a confined root."""
-        if self._ulimits is None:
-            parts = (await self.docker.version()).get("Components") or []
-            podman = any(part.get("Name") == "Podman Engine" for part in parts)
-            self._ulimits = podman_ulimits() if podman else []
-        return self._ulimits
+    async def is_podman(self) -> bool:
+        """Whether it is Podman behind Docker's API. Raises as `typed_errors`."""
+        if self._podman is None:
+            with typed_errors(f"engine {self.url}"):
+                parts = (await self.docker.version()).get("Components") or []
+            self._podman = any(part.get("Name") == "Podman Engine" for part in parts)
+        return self._podman
 
     async def _processors(self) -> int:
         """Of the engine's machine; more than any has where it does not say."""

@@ -33,6 +33,8 @@ async def reach(engine: Engine, container_id: str, *, native: bool, pids: int) -
         ("attach after ending what runs", lambda: _interrupted(engine, container_id)),
         ("exec", lambda: engine.exec(container_id, stand_in(native, pids))),
     )
+    if await engine.is_podman():
+        ways = ways[2:]  # with the first connection it has closed the container's stdin: its supervisor hears nobody
     for name, way in ways:
         try:
             supervisor = Supervisor(await within(EXEC_SECONDS, way(), Stream.close))
