@@ -101,13 +101,13 @@ async def test_submission_sentinel(attempt, command, submitted):
 async def test_commands_that_wait_print_for_ever_or_hang(attempt):
     answers = [bash("cat"), bash("sleep 60"), bash("yes | head -c 3000000"), bash(r"printf '\x00\xff<|im%s' '_end|>'")]
     trajectory, engine, _ = await attempt(
-        [*answers, bash(SUBMIT_COMMAND)], swe_command_timeout=1.0, swe_observation_chars=500
+        [*answers, bash(SUBMIT_COMMAND)], swe_command_timeout=3.0, swe_observation_chars=500
     )
     assert trajectory.exit_status == "submitted"
     waits, sleeps, yes, *_ = trajectory.steps
     assert waits["returncode"] == 0 and sleeps["timed_out"] and sleeps["returncode"] == 124 and yes["truncated"]
     users = [message["content"] for message in trajectory.messages if message["role"] == "user"]
-    assert "ended after 1.0 seconds" in users[2]
+    assert "ended after 3.0 seconds" in users[2]
     assert len(users[3]) < 900 and f"{3_000_000 - 500} characters of the output were left out" in users[3]
     assert f"[{3_000_000 - 100_000} characters left out]" in trajectory.steps[2]["output"]
     end = TOKENIZER.convert_tokens_to_ids("<|im_end|>")

@@ -170,7 +170,7 @@ async def test_a_lost_grading_is_graded_afresh(make_runtime, tokenizer, task, mo
 
 async def test_a_slow_agent_does_not_starve_its_grading(make_runtime, tokenizer, task):
     answers = [bash(FIX_COMMAND), bash("sleep 60")]
-    settings = {"swe_rollout_timeout": 16.0, "swe_command_timeout": 50.0}
+    settings = {"swe_rollout_timeout": 40.0, "swe_command_timeout": 50.0}
     runtime = await make_runtime(ScriptedEngine(tokenizer, answers), **settings)
     sample = await generate(runtime.config, new_sample(task), {})
     assert sample.metadata["exit_status"] == "deadline"
