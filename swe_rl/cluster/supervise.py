@@ -19,7 +19,8 @@ from swe_rl.cluster.processes import adopt_orphans, die_with_parent, end_descend
 CHILD_MARK = "SWE_RL_SUPERVISED"
 PARENT_MARK = "SWE_RL_SUPERVISOR"  # its pid
 STOP_BOUND = 60.0  # seconds a signalled driver may take to stop by itself
-ONE_CTRL_C = 1.0  # seconds within which a terminal's SIGINT and the supervisor's are the same one
+# Seconds within which a terminal's SIGINT and the supervisor's are the same one: in a call of Ray a handler runs a second late.
+ONE_CTRL_C = 5.0
 
 
 def supervised() -> bool:

@@ -61,6 +61,7 @@ def test_normal_end_passes_the_exit_code_and_ends_orphans(after: str, code: int)
 
 
 STOPS = """
+import signal
 from swe_rl.cluster.supervise import stop_on_signals
 stop_on_signals()
 try:
@@ -68,7 +69,10 @@ try:
     time.sleep({seconds})
 except KeyboardInterrupt:
     try:
-        time.sleep(0.5)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ray runs Python's handlers every second only
+        print("stopping", flush=True)
+        time.sleep(1.2)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         print("closing", flush=True)
     except KeyboardInterrupt:
         print("disturbed", flush=True)
@@ -81,7 +85,7 @@ def test_a_background_command_of_a_shell_can_be_interrupted(signum: signal.Signa
     process, _, child, folder = start(STOPS.format(seconds=300), ignored=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signum)
-    assert process.wait(timeout=20) == 130 and process.stdout.read() == "closing\n"
+    assert process.wait(timeout=20) == 130 and process.stdout.read() == "stopping\nclosing\n"
     assert gone(child) and not folder.exists()
 
 
@@ -102,8 +106,10 @@ def test_at_a_terminal(to_both: bool) -> None:
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     if to_both:
         os.kill(driver, signal.SIGINT)
+        assert process.stdout.readline() == "stopping\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130 and process.stdout.read() == "closing\n"
+    said = "closing\n" if to_both else "stopping\nclosing\n"
+    assert process.wait(timeout=20) == 130 and process.stdout.read() == said
     assert gone(child)
     os.close(ours), os.close(theirs)
 
