@@ -81,10 +81,7 @@ async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
             raise DataError(
                 f"sample {sample.index}: attempt '{attempt_id}' is not known here: was it made by `generate`?"
             )
-        verdict = attempt.verdict
-        if verdict is None:
-            async with runtime.places.grading():
-                verdict = await grade_attempt(runtime, attempt)
+        verdict = await grade_attempt(runtime, attempt)
     if not in_whole_attempt():
         attempt.release()
     sample.metadata["verdict"] = verdict.value

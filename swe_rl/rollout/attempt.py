@@ -136,28 +136,34 @@ async def _start(runtime: Runtime, attempt: Attempt) -> Trajectory:
 async def grade_attempt(runtime: Runtime, attempt: Attempt) -> Verdict:
     """The attempt's verdict: graded once, however often and from however many samples it is asked for.
 
-    After an infra_error of the grading, the same patch is graded afresh while retries and time last.
+    Who asks while it is being graded waits for its end, and takes no place meanwhile.
     """
     async with attempt.grading:
-        if attempt.verdict is not None:
-            return attempt.verdict
-        trajectory, timings = attempt.trajectory, attempt.trajectory.timings
-        for start in range(1 + runtime.config.swe_infra_retries):
-            with _timed(runtime, timings, "grade"):
-                grade = await _grade_once(runtime, attempt)
-            if grade.verdict is not Verdict.INFRA_ERROR:
-                break
-            failure = _failure(grade.detail)
-            attempt.failures.append(failure)
-            log.warning("%s: grading failed: %s", attempt.attempt_id, failure["error"])
-            if start == runtime.config.swe_infra_retries or not attempt.budget.allows_regrade():
-                break
-            await asyncio.sleep(attempt.budget.total.bound(RETRY_PAUSE * 2**start))
-        trajectory.verdict = grade.verdict
-        trajectory.verdict_detail |= grade.detail
-        trajectory.reward_not_submitted = runtime.config.reward_not_submitted
-        await save_attempt(runtime, attempt)
-        return trajectory.verdict
+        if attempt.verdict is None:
+            async with runtime.places.grading():
+                await _grade(runtime, attempt)
+            await save_attempt(runtime, attempt)
+        assert attempt.verdict is not None
+        return attempt.verdict
+
+
+async def _grade(runtime: Runtime, attempt: Attempt) -> None:
+    """Set the verdict. After an infra_error the same patch is graded afresh while retries and time last."""
+    trajectory, timings = attempt.trajectory, attempt.trajectory.timings
+    for start in range(1 + runtime.config.swe_infra_retries):
+        with _timed(runtime, timings, "grade"):
+            grade = await _grade_once(runtime, attempt)
+        if grade.verdict is not Verdict.INFRA_ERROR:
+            break
+        failure = _failure(grade.detail)
+        attempt.failures.append(failure)
+        log.warning("%s: grading failed: %s", attempt.attempt_id, failure["error"])
+        if start == runtime.config.swe_infra_retries or not attempt.budget.allows_regrade():
+            break
+        await asyncio.sleep(attempt.budget.total.bound(RETRY_PAUSE * 2**start))
+    trajectory.verdict = grade.verdict
+    trajectory.verdict_detail |= grade.detail
+    trajectory.reward_not_submitted = runtime.config.reward_not_submitted
 
 
 async def _grade_once(runtime: Runtime, attempt: Attempt) -> GradeResult:

@@ -19,10 +19,11 @@ def files_of_split(files: list[str], split: str, config: str = "") -> list[str]:
     split, whatever it is called.
     """
     data = sorted(file for file in files if file.lower().endswith(SUFFIXES) and not file.startswith("."))
+    if len(data) == 1:
+        return data
     if config not in EVERY_CONFIG:
         data = [file for file in data if _has_word(file, config)]
-    found = [file for file in data if _has_word(file, split)]
-    return found or (data if len(data) == 1 else [])
+    return [file for file in data if _has_word(file, split)]
 
 
 def _has_word(file: str, word: str) -> bool:

@@ -10,6 +10,7 @@ from swe_rl.config import Config
 from swe_rl.config.sandbox import SandboxSettings
 from swe_rl.errors import SandboxUnavailable
 from swe_rl.generate_with_swe import generate, reward_func
+from swe_rl.rollout import attempt as attempt_module
 from swe_rl.rollout.data_source import TaskSource
 from swe_rl.rollout.functions import load_functions
 from swe_rl.rollout.places import Places
@@ -96,6 +97,48 @@ async def test_another_trainers_attempts_find_their_places(make_plane, task):
     made = await asyncio.gather(*(generate(runtime.config, sample_of(task, i), {}) for i in range(4)))
     assert await asyncio.gather(*(reward_func(runtime.config, sample) for sample in made)) == [1.0] * 4
     assert plane.most == 2 and plane.held == 0
+
+
+async def test_samples_that_wait_for_one_grading_take_no_places(make_plane, task, monkeypatch):
+    """With two places for gradings, the samples of one attempt do not keep another attempt out."""
+    runtime, _ = await make_plane(6, told=True, command="echo '# x' >> solution.py")
+    first, second = [await generate(runtime.config, sample_of(task, i), {}) for i in range(2)]
+    begun, both_begun, grade = [], asyncio.Event(), attempt_module._grade
+
+    async def both(runtime, attempt):
+        begun.append(attempt.attempt_id)
+        if len(begun) == 2:
+            both_begun.set()
+        await both_begun.wait()
+        await grade(runtime, attempt)
+
+    monkeypatch.setattr(attempt_module, "_grade", both)
+    rewards = asyncio.gather(*(reward_func(runtime.config, sample) for sample in (first, first, first, second)))
+    assert await asyncio.wait_for(rewards, 60) == [1.0] * 4
+    assert len(begun) == 2
+
+
+async def test_an_attempt_is_written_before_it_is_let_go(make_plane, task, monkeypatch, tmp_path):
+    runtime, _ = await make_plane(6, told=True, command="echo '# x' >> solution.py")
+    sample = await generate(runtime.config, sample_of(task, 0), {})
+    attempt = runtime.recall(sample.metadata["attempt_id"])
+    written, begun, go, save = [], asyncio.Event(), asyncio.Event(), attempt_module.save_attempt
+
+    async def late(runtime, attempt):
+        begun.set()
+        await go.wait()
+        written.append(attempt.trajectory.patch)
+        await save(runtime, attempt)
+
+    monkeypatch.setattr(attempt_module, "save_attempt", late)
+    first = asyncio.create_task(reward_func(runtime.config, sample))
+    await asyncio.wait_for(begun.wait(), 60)
+    second = asyncio.create_task(reward_func(runtime.config, sample))
+    await asyncio.sleep(0.1)  # time enough for the second to let it go, if it did
+    go.set()
+    assert await asyncio.gather(first, second) == [1.0, 1.0]
+    assert b"# x" in written[0] and len(written) == 1
+    assert attempt.trajectory.patch == b"", "afterwards it is let go"
 
 
 async def test_a_managers_attempts_find_their_places(make_plane, task):

@@ -157,6 +157,12 @@ def test_a_split_of_a_folder(tmp_path: Path, cases: Path) -> None:
     assert cli.main([*call, "--split", "dev"]) == 1
 
 
+def test_the_only_file_of_a_configuration_is_one_split_of_many() -> None:
+    files = ["a/train.parquet", "b/train.parquet", "b/test.parquet"]
+    assert files_of_split(files, "test", "a") == []
+    assert files_of_split(files, "test", "b") == ["b/test.parquet"]
+
+
 @pytest.mark.parametrize(
     ("files", "split", "expected"),
     [
