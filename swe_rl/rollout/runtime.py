@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -138,6 +139,7 @@ class _Process:
 
     chosen: Runtime | None = None
     opened: list[_Opened] = dataclasses.field(default_factory=list)  # the one used last is the last
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
 class _Opened:
@@ -189,14 +191,20 @@ async def runtime_for(args: Any) -> AsyncIterator[Runtime]:
     if _process.chosen is not None:
         yield _process.chosen
         return
-    opened, surplus = _opened_for(config_from_args(args))
+    config = config_from_args(args)
+    with _process.lock:  # other threads may have event loops, and runtimes, of their own
+        opened, surplus = _opened_for(config)
     opened.users += 1
     try:
-        for one in surplus:
-            await uninterrupted(one.close())
+        await uninterrupted(_close(surplus))
         yield await asyncio.shield(opened.opening)
     finally:
         opened.users -= 1
+
+
+async def _close(surplus: list[_Opened]) -> None:
+    for one in surplus:
+        await one.close()
 
 
 def _opened_for(config: Config) -> tuple[_Opened, list[_Opened]]:
