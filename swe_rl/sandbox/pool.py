@@ -128,7 +128,7 @@ class PoolProvider:
     async def _answers(self, node: str) -> bool:
         answered, asked_at = self._reachable.get(node, (False, -PROBE_AGAIN))
         if not answered and time.monotonic() - asked_at >= PROBE_AGAIN:
-            answered = await self._caller.answers(f"{node}/healthz", within=PROBE_SECONDS)
+            answered = await self._caller.status_of(f"{node}/healthz", within=PROBE_SECONDS) == 200
             self._reachable[node] = (answered, time.monotonic())
         return answered
 

@@ -128,13 +128,13 @@ class KeyedCaller:
             raise SandboxError(f"{url}: the answer is no JSON object")
         return value
 
-    async def answers(self, url: str, *, within: float) -> bool:
-        """Whether a GET is answered with 200 in time."""
+    async def status_of(self, url: str, *, within: float) -> int | None:
+        """The HTTP status of a GET; None where no answer came in time."""
         try:
             async with self._open().get(url, timeout=aiohttp.ClientTimeout(total=within)) as response:
-                return response.status == 200
+                return response.status
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
-            return False
+            return None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -61,8 +61,10 @@ class PoolSandbox:
         """
         since = time.monotonic() - NODE_LOST_SECONDS
         waiting = [call for call, began in self._calls.items() if began < since]
-        probe = self._route.probe  # it may be the pool that is cut off, not we
-        if waiting and not (probe and await self._caller.answers(probe, within=PROBE_SECONDS)):
+        probe = (
+            self._route.probe
+        )  # it may be the pool that is cut off, not we; an error (its engine is down) is an answer
+        if waiting and (not probe or await self._caller.status_of(probe, within=PROBE_SECONDS) is None):
             for call in waiting:
                 if not call.done():
                     call.set_result(reason)

@@ -31,7 +31,8 @@ class FakeNode:
         self.downloads = 0
         self.lose_answers = 0  # so many next answers are lost after the effect
         self.refuse_destroys = 0
-        self.broken = False  # every request fails
+        self.broken = False  # its engine is down: /status and /healthz say so with an error
+        self.mute = False  # /status is cut off without an answer
         self.create_gate = asyncio.Event()
         self.create_gate.set()
         self.exec_gate = asyncio.Event()
@@ -67,11 +68,14 @@ class FakeNode:
                 connection.transport.abort()
 
     async def _healthz(self, request: web.Request) -> web.Response:
-        return web.json_response({"ok": True})
+        return web.json_response({"ok": not self.broken}, status=503 if self.broken else 200)
 
     async def _status(self, request: web.Request) -> web.Response:
         if self.broken:
             return web.json_response({"error": {"kind": "internal", "message": "broken"}}, status=500)
+        if self.mute:
+            assert request.transport is not None
+            request.transport.abort()
         listed = [{"container_id": key, **value} for key, value in self.containers.items()]
         return web.json_response({"containers": listed, "images": self.images})
 

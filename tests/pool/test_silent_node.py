@@ -13,6 +13,7 @@ from swe_rl.deadline import Deadline
 from swe_rl.errors import SandboxError
 from swe_rl.sandbox import pool_sandbox
 from swe_rl.sandbox.pool import PoolProvider
+from swe_rl.sandbox.pool_server.node_api import NodeApi, NodeUnreachable
 from swe_rl.types import Task
 from tests.pool.conftest import until
 from tests.pool.cut_proxy import CutProxy
@@ -65,6 +66,21 @@ async def test_a_node_that_the_pool_alone_cannot_hear_is_not_lost(nodes, pools, 
         assert (await running).output == "sleep"
 
 
+async def test_a_node_that_answers_us_with_errors_is_not_lost(nodes, pools, monkeypatch) -> None:
+    monkeypatch.setattr(pool_sandbox, "NODE_LOST_SECONDS", 0.0)
+    node = await nodes()
+    pool = await pools(node.url)
+    async with contextlib.aclosing(PoolProvider(pool.url)) as provider:
+        sandbox = await provider.open(TASK, deadline=Deadline(900), purpose="agent")
+        node.exec_gate.clear()
+        running = asyncio.create_task(sandbox.exec("sleep", timeout=600))
+        await until(lambda: node.runs == ["sleep"])
+        node.broken = True
+        await sandbox.node_silent("says the pool")
+        node.exec_gate.set()
+        assert (await running).output == "sleep"
+
+
 async def test_a_command_that_has_just_begun_waits_on(nodes, pools) -> None:
     node = await nodes()
     pool = await pools(node.url)
@@ -78,19 +94,46 @@ async def test_a_command_that_has_just_begun_waits_on(nodes, pools) -> None:
         assert (await running).output == "sleep"
 
 
-async def test_a_node_that_sends_errors_or_only_went_quiet_for_a_while_is_not_silent(nodes, pools) -> None:
+@pytest.mark.parametrize("fault", ["broken", "mute"])
+async def test_a_node_that_answers_anything_is_not_silent(nodes, pools, fault) -> None:
+    """broken: errors, and between two looks at it nothing at all; mute: its /status never comes, but it says that it lives."""
     node = await nodes()
-    pool = await pools(node.url)
+    pool = await pools(node.url, silent_after=0.3, max_backoff=2)
     _, lease = await pool.allocate("1")
-    node.broken = True
-    await until(lambda: pool.pool.fleet.nodes[node.url].state == "quarantined")
-    heard = pool.pool.api._heard
-    heard[node.url] -= 1000
-    await until(lambda: pool.pool.api.unheard(node.url) < 900)  # it has answered: with an error
-    answer = (await pool.post("/heartbeat", lease_id=lease["lease_id"]))[1]
-    assert answer["silent"] == {} and answer["gone"] == {}
-    node.broken = False
-    await until(lambda: pool.pool.fleet.nodes[node.url].state == "healthy")
-    pool.pool.fleet.nodes[node.url].health.fails = 1
-    heard[node.url] -= 1000
-    assert pool.pool.fleet.silence(node.url) == 0.0, "not before several looks in a row have failed"
+    health = pool.pool.fleet.nodes[node.url].health
+    setattr(node, fault, True)
+    answers = []
+    while health.fails < 6:  # the pauses are longer than `silent_after` by then
+        answers.append((await pool.post("/heartbeat", lease_id=lease["lease_id"]))[1])
+        await asyncio.sleep(0.02)
+    assert not health.healthy and lease["lease_id"] in answers[-1]["leases"]
+    assert [answer["silent"] for answer in answers if answer["silent"]] == []
+
+
+async def test_silence_is_the_time_over_which_requests_went_unanswered(nodes) -> None:
+    node, api = await nodes(), NodeApi("")
+
+    async def ask(path: str) -> int:
+        return (await api.send(node.url, path, timeout=60)).status
+
+    async with contextlib.aclosing(api):
+        node.mute = True
+        for _ in range(2):
+            assert api.unanswered(node.url) == 0, "one lost answer is a moment, however long nobody asks again"
+            with pytest.raises(NodeUnreachable):
+                await ask("/status")
+        assert api.unanswered(node.url) > 0
+        node.broken = True
+        assert await ask("/healthz") == 503
+        assert api.unanswered(node.url) == 0, "an error is an answer"
+
+
+async def test_a_node_is_not_silent_before_several_looks_in_a_row_have_failed(nodes, pools) -> None:
+    pool = await pools((await nodes()).url, silent_after=0.0)
+    fleet = pool.pool.fleet
+    (node,) = fleet.nodes.values()
+    await until(lambda: node.health.healthy)
+    pool.pool.api.unanswered = lambda url: 1000.0
+    assert fleet.silence(node.url) == 0.0
+    node.health.healthy = False
+    assert fleet.silence(node.url) == 1000.0

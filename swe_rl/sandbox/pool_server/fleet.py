@@ -20,6 +20,7 @@ from swe_rl.sandbox.pool_server.store import NodeRow, Store
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 10.0  # that cancelled watchers may take
+KNOCK_SECONDS = 3.0  # that an exec server may take to say that it lives
 Reconcile = Callable[[Node, dict[str, Any], float], Awaitable[None]]
 
 
@@ -89,9 +90,9 @@ class Fleet:
 
     def silence(self, url: str) -> float:
         """Seconds for which a quarantined node has answered nothing; 0 for one that is only slow or sends errors."""
-        node, unheard = self.nodes.get(url), self._api.unheard(url)
-        silent = node is not None and not node.health.healthy and unheard > self._settings.silent_after
-        return unheard if silent else 0.0
+        node, unanswered = self.nodes.get(url), self._api.unanswered(url)
+        silent = node is not None and not node.health.healthy and unanswered > self._settings.silent_after
+        return unanswered if silent else 0.0
 
     def failed(self, url: str, error: str) -> None:
         """A request went without answer: look at the node now. A burst of lost requests is one failure, not many."""
@@ -130,7 +131,10 @@ class Fleet:
             node.saw(status)
             if self.on_list is not None:
                 await self.on_list(node, status, asked_at)
-        except (NodeUnreachable, NodeRefused) as error:
+        except NodeUnreachable as error:
+            await self._knock(node)
+            node.health.failed(str(error))
+        except NodeRefused as error:
             node.health.failed(str(error))
         except Exception as error:  # a watcher that dies would leave its node unwatched for ever
             log.exception("node %s: its status could not be used", node.url)
@@ -141,6 +145,12 @@ class Fleet:
             self.on_capacity()
         except Exception:
             log.exception("those who wait could not be served")
+
+    async def _knock(self, node: Node) -> None:
+        """Whether it lives: /status waits for a slow engine, and commands go on meanwhile. Any answer ends a silence."""
+        with contextlib.suppress(NodeUnreachable, NodeRefused):
+            seconds = min(self._settings.probe_timeout, KNOCK_SECONDS)
+            await self._api.send(node.url, "/healthz", timeout=seconds)
 
     async def _save(self, node: Node) -> None:
         await self._store.save_node(NodeRow(node.url, node.own_capacity, node.draining, node.gone))

@@ -44,11 +44,12 @@ class NodeApi:
     def __init__(self, token: str) -> None:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
-        self._heard: dict[str, float] = {}  # node: time.monotonic() of its last answer, or of the first request to it
+        self._unanswered: dict[str, tuple[float, float]] = {}  # node: first and last lost answer since it answered
 
-    def unheard(self, node: str) -> float:
-        """Seconds since the node answered anything at all, an error too."""
-        return time.monotonic() - self._heard.get(node, time.monotonic())
+    def unanswered(self, node: str) -> float:
+        """Seconds over which requests to the node have gone without any answer, an error too. Not asking is no silence."""
+        first, last = self._unanswered.get(node, (0.0, 0.0))
+        return last - first
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -79,7 +80,6 @@ class NodeApi:
         """
         bounds = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
         headers = {"Content-Type": content_type} if body is not None else {}
-        self._heard.setdefault(node, time.monotonic())
         for last in (False, True):
             try:
                 async with self.session.request(
@@ -91,14 +91,19 @@ class NodeApi:
                     timeout=bounds,
                     allow_redirects=False,
                 ) as response:
-                    self._heard[node] = time.monotonic()
+                    self._unanswered.pop(node, None)
                     return Answer(response.status, await _bounded(response), response.content_type)
             except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
                 if last:
-                    raise NodeUnreachable(f"{node}{path}: {error}") from error
+                    raise self._unreachable(node, path, error) from error
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-                raise NodeUnreachable(f"{node}{path}: {error or type(error).__name__}") from error
+                raise self._unreachable(node, path, error) from error
         raise AssertionError("unreachable")
+
+    def _unreachable(self, node: str, path: str, error: BaseException) -> NodeUnreachable:
+        now = time.monotonic()
+        self._unanswered[node] = (self._unanswered.get(node, (now, now))[0], now)
+        return NodeUnreachable(f"{node}{path}: {str(error) or type(error).__name__}")
 
     async def call(self, node: str, path: str, payload: dict[str, Any] | None, *, timeout: float) -> dict[str, Any]:
         """JSON in, JSON out. Raises NodeUnreachable, or NodeRefused for an error status or an answer that is no JSON."""

@@ -20,7 +20,7 @@ class PoolSettings:
     ok_threshold: int = 2  # successes in a row that bring it back
     max_backoff: float = 30.0  # longest pause between looks at a quarantined node
     silent_after: float = (
-        25.0  # a quarantined node that answers nothing for so long is silent; exec servers restart in less
+        25.0  # a quarantined node that leaves requests unanswered so long is silent; restarts take less
     )
     tick_interval: float = 1.0  # expiry and retried destroys
     default_ttl: float = 120.0  # a lease without heartbeats lives this long
