@@ -156,3 +156,29 @@ async def test_a_forced_leave_whose_caller_hangs_up_is_done_to_its_end(nodes, po
     assert (await pool.post("/heartbeat"))[0] == 200  # the server has heard of it: one loop serves both connections
     disk.written.set()
     await until(lambda: capacities(pool) == {} and pool.pool.book.active() == [])
+
+
+async def test_a_node_that_joins_again_while_it_leaves_keeps_its_leases(nodes, pools, slow_disk) -> None:
+    node = await nodes()
+    pool = await pools(node.url)
+    _, lease = await pool.allocate("1")
+    disk = slow_disk(pool)
+    leaving = asyncio.create_task(pool.post("/nodes/leave", url=node.url, force=True))
+    await disk.asked.wait()
+    joining = asyncio.create_task(pool.post("/nodes", url=node.url))
+    await until(lambda: not pool.pool.fleet.nodes[node.url].gone)
+    disk.written.set()
+    assert [(await answer)[0] for answer in (leaving, joining)] == [200, 200]
+    assert capacities(pool) == {node.url: 15}
+    assert list((await pool.post("/heartbeat", lease_id=lease["lease_id"]))[1]["leases"]) == [lease["lease_id"]]
+    await pool.restart(node.url)
+    assert len(pool.pool.book.active()) == 1 and len(node.containers) == 1
+
+
+async def test_a_second_leave_of_a_node_does_not_take_out_the_one_that_has_joined_since(nodes, pools) -> None:
+    pool = await pools((await nodes()).url)
+    fleet = pool.pool.fleet
+    (node,) = fleet.nodes.values()
+    await fleet.leave(node)
+    await asyncio.gather(fleet.leave(node), fleet.join(node.url))  # that leave was asked for during the first one
+    assert capacities(pool) == {node.url: 15}

@@ -72,12 +72,18 @@ class Fleet:
         await self._save(node)
         return node
 
-    async def leave(self, node: Node) -> None:
-        """Take a node out. No lease is placed on it from the first moment on; those that it holds are the caller's to end."""
+    async def leave(self, node: Node) -> bool:
+        """Take a node out, and say whether it is: False for one that has joined again meanwhile.
+
+        No lease is placed on it from the first moment on. Those that it holds are the caller's to end once it is out.
+        """
         node.draining = node.gone = True
         await self._save(node)
-        if node.gone and self.nodes.pop(node.url, None) is not None:
-            self._watchers.pop(node.url).cancel()
+        if not node.gone or self.nodes.get(node.url) is not node:
+            return False
+        del self.nodes[node.url]
+        self._watchers.pop(node.url).cancel()
+        return True
 
     def has(self, url: str) -> bool:
         return url.rstrip("/") in self.nodes

@@ -157,9 +157,9 @@ class Pool:
         await uninterrupted(self._leave(node))  # a caller that hangs up leaves no leases behind that nobody watches
 
     async def _leave(self, node: Node) -> None:
-        await self.fleet.leave(node)
-        for lease in self._held(node):
-            await self.closer.gone(lease, NODE_LEFT)
+        if await self.fleet.leave(node):
+            for lease in self._held(node):
+                await self.closer.gone(lease, NODE_LEFT)
 
     def _held(self, node: Node) -> list[Lease]:
         return [lease for lease in self.book.active() if lease.node == node.url]
