@@ -16,7 +16,7 @@ import pytest
 
 from tests.docker_engine import Engine
 from tests.whole_run.conftest import Lab
-from tests.whole_run.test_quickstart import shell
+from tests.whole_run.test_quickstart import PATIENT, shell
 from tests.whole_run.test_train import wait_for_step, wait_until_gone
 
 pytestmark = [pytest.mark.docker, pytest.mark.ray, pytest.mark.timeout(1800)]
@@ -71,7 +71,7 @@ def within(seconds: float, condition: Callable[[], object]) -> None:
 def test_a_run_trains_in_containers_and_leaves_none(lab: Lab, engine: Engine, tmp_path: Path) -> None:
     lab = Lab(lab.folder, {**lab.env, "DOCKER_HOST": engine.host})
     with containers_made(engine, tmp_path) as made:
-        done = lab.run("--export-root", str(tmp_path / "out"), "--sandbox", "docker")
+        done = lab.run("--export-root", str(tmp_path / "out"), "--sandbox", "docker", *PATIENT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     run = (tmp_path / "out" / "latest").resolve()
     assert json.loads((run / "summary.json").read_text())["optimizer_steps"] == 3
@@ -106,7 +106,7 @@ def test_a_run_that_ends_early_leaves_no_container(lab: Lab, engine: Engine, tmp
 def test_the_quickstart_in_containers(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", engine.host)
     with containers_made(engine, tmp_path) as made:
-        shell("scripts/quickstart.sh", "--quick", "--sandbox", "docker", out=tmp_path / "out")
+        shell("scripts/quickstart.sh", "--quick", *PATIENT, "--sandbox", "docker", out=tmp_path / "out")
     run = (tmp_path / "out" / "quickstart" / "latest").resolve()
     summary = json.loads((run / "summary.json").read_text())
     assert summary["optimizer_steps"] >= 1 and summary["verdicts"].get("resolved", 0) > 0

@@ -15,6 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 
 
+# On a slow or busy machine attempts take longer than the quickstart gives them; they must not end as infra_error.
+PATIENT = ("--swe-rollout-timeout", "600")
+
+
 def shell(script: str, *flags: str, out: Path) -> str:
     env = {**os.environ, "EXPORT_ROOT": str(out)}
     done = subprocess.run(
@@ -33,7 +37,7 @@ def shell(script: str, *flags: str, out: Path) -> str:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("quickstart")
-    shell("scripts/quickstart.sh", "--quick", "--eval-greedy", "--sandbox", "bubblewrap", out=out)
+    shell("scripts/quickstart.sh", "--quick", "--eval-greedy", *PATIENT, "--sandbox", "bubblewrap", out=out)
     return (out / "quickstart" / "latest").resolve()
 
 
@@ -66,7 +70,7 @@ def test_resolved_attempts_hold_a_patch_that_git_reads(run: Path) -> None:
 def test_a_policy_that_the_last_step_destroyed_is_not_what_a_run_leaves(tmp_path: Path) -> None:
     """One step at a rate that no policy survives: only the evaluation after it can tell."""
     flags = ("--num-rollout", "1", "--lr", "1", "--lr-warmup-iters", "0", "--eval-attempts", "126")
-    said = shell("scripts/quickstart.sh", "--quick", *flags, "--sandbox", "bubblewrap", out=tmp_path)
+    said = shell("scripts/quickstart.sh", "--quick", *flags, *PATIENT, "--sandbox", "bubblewrap", out=tmp_path)
     assert "guard: held-out accuracy is" in said and "back to the weights after step 0" in said
     run = (tmp_path / "quickstart" / "latest").resolve()
     summary = json.loads((run / "summary.json").read_text())
@@ -82,7 +86,7 @@ def test_a_policy_that_the_last_step_destroyed_is_not_what_a_run_leaves(tmp_path
 def test_the_export_evaluates_to_the_same_greedy_rate(run: Path, tmp_path: Path) -> None:
     after = json.loads((run / "summary.json").read_text())["after"]["greedy"]
     flags = ("--eval-temperature", "0", "--eval-attempts", str(after["n"]), "--run-dir", str(tmp_path / "eval"))
-    shell("eval/eval_quickstart.sh", str(run / "hf"), *flags, "--sandbox", "bubblewrap", out=tmp_path)
+    shell("eval/eval_quickstart.sh", str(run / "hf"), *flags, *PATIENT, "--sandbox", "bubblewrap", out=tmp_path)
     evaluated = json.loads((tmp_path / "eval" / "summary.json").read_text())
     assert evaluated["n"] == after["n"]
     assert evaluated["resolve_rate"] == pytest.approx(
