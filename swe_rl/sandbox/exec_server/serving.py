@@ -31,7 +31,7 @@ class ExecServer:
     async def drain(self) -> None:
         """No new connections and no new commands on old ones; those under way may still end, for a bounded time."""
         self.answers.stopping = True
-        await self.listening.refuse_new()
+        self.listening.refuse_new()
         await self.answers.drained(self.node.settings.drain_seconds)
 
 

@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from swe_rl.sandbox.server.guard import access_log
 
 SHUTDOWN_SECONDS = 5.0  # that answers under way may still take at the end
 LONG_SECONDS = 3600.0  # a bound where there is nothing else to look at
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # seconds, seconds, questions without answer
 PARENT_SECONDS = 0.5  # between two looks at whether the parent still lives
 
 
@@ -121,12 +123,12 @@ async def until_stopped(stop: asyncio.Event, parent: int | None) -> None:
 class Listening:
     """A server that answers. `refuse_new` before the end lets answers under way leave and nothing else in."""
 
-    site: web.TCPSite
+    server: asyncio.Server
     host: str
     port: int
 
-    async def refuse_new(self) -> None:
-        await self.site.stop()
+    def refuse_new(self) -> None:
+        self.server.close()
 
 
 @contextlib.asynccontextmanager
@@ -138,16 +140,31 @@ async def listening(
     Raises UsageError where the address cannot be had.
     """
     runner = web.AppRunner(app, access_log=None, handler_cancellation=cancel_lost, shutdown_timeout=SHUTDOWN_SECONDS)
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(runner.cleanup)
         await runner.setup()
-        site = web.TCPSite(runner, host, port, backlog=1024)
+        assert runner.server is not None
+        loop = asyncio.get_running_loop()
         try:
-            await site.start()
+            server = await loop.create_server(runner.server, host, port, backlog=1024, start_serving=False)
+            stack.callback(server.close)
+            for listener in server.sockets:
+                notice_vanished(listener)
+            await server.start_serving()
         except OSError as error:
             raise UsageError(f"--host {host} --port {port}: {error.strerror or error}") from error
-        yield Listening(site, host, runner.addresses[0][1])
-    finally:
-        await runner.cleanup()
+        yield Listening(server, host, server.sockets[0].getsockname()[1])
+
+
+def notice_vanished(listener: socket.socket) -> None:
+    """Look after callers that are quiet: one whose machine is gone says no goodbye, and what it holds must be freed.
+
+    What is accepted takes these options over. Without them the system would ask after two hours.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def write_port_file(path: str | None, port: int) -> None:
