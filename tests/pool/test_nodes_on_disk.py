@@ -25,6 +25,16 @@ PRAGMA user_version=1;
 """
 
 
+def write_book_of_version_1(folder: Path, nodes: dict[str, int], *leases: tuple[object, ...]) -> None:
+    """nodes: their capacities. It is the book of the first pool of a test."""
+    with sqlite3.connect(folder / "pool0.sqlite3") as database:
+        database.executescript(BOOK_OF_VERSION_1)
+        for lease in leases:
+            database.execute(f"INSERT INTO leases VALUES ({', '.join('?' * len(lease))})", lease)
+        database.executemany("INSERT INTO nodes VALUES (?, ?, 0)", nodes.items())
+    database.close()
+
+
 def capacities(pool: RunningPool) -> dict[str, int]:
     return {url: node.capacity for url, node in pool.pool.fleet.nodes.items()}
 
@@ -81,11 +91,7 @@ async def test_a_book_of_the_version_before_is_taken_over(nodes, pools, tmp_path
         120.0,
         1,
     )
-    with sqlite3.connect(tmp_path / "pool0.sqlite3") as database:
-        database.executescript(BOOK_OF_VERSION_1)
-        database.execute(f"INSERT INTO leases VALUES ({', '.join('?' * len(lease))})", lease)
-        database.execute("INSERT INTO nodes VALUES (?, 30, 0)", (node.url,))
-    database.close()
+    write_book_of_version_1(tmp_path, {node.url: 30}, lease)
     node.containers["c1"] = {
         "labels": {"swe-rl.pool": "older-pool", "swe-rl.lease": "lease-1"},
         "name": "swe-rl-lease-1",
@@ -96,6 +102,20 @@ async def test_a_book_of_the_version_before_is_taken_over(nodes, pools, tmp_path
     assert (await pool.allocate("2"))[0] == 200
     await pool.restart()
     assert len(pool.pool.book.active()) == 2 and len(node.containers) == 2
+
+
+async def test_a_default_capacity_that_the_version_before_wrote_down_is_none_of_the_nodes_own(
+    nodes, pools, tmp_path: Path
+) -> None:
+    listed, joined = await nodes(), await nodes()
+    write_book_of_version_1(tmp_path, {listed.url: 15, joined.url: 3})
+    pool = await pools(listed.url + "/", capacity=30)
+    assert capacities(pool) == {listed.url: 30, joined.url: 3}
+    await pool.restart(listed.url, capacity=10)
+    assert capacities(pool) == {listed.url: 10, joined.url: 3}
+    await pool.post("/nodes", url=listed.url, capacity=4)
+    await pool.restart(listed.url, capacity=20)
+    assert capacities(pool) == {listed.url: 4, joined.url: 3}, "what was said since then counts"
 
 
 async def test_a_server_killed_while_a_node_left_frees_its_leases(nodes, pools) -> None:

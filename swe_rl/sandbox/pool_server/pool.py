@@ -64,6 +64,9 @@ class Pool:
     async def _take_in(self, rows: list[NodeRow], listed: list[str]) -> None:
         """The nodes that the book knows, and those on the server's own list that it does not know."""
         for row in rows:
+            if self.store.was_version_1 and row.url in listed:
+                row = row._replace(capacity=None)
+                await self.store.save_node(row)
             if not row.gone:
                 node = self.fleet.add(row.url, row.capacity, row.draining)
                 if node.capacity != self.settings.capacity:

@@ -58,6 +58,7 @@ class Store:
     def __init__(self, path: str, pool_id: str = "") -> None:
         self.path = path
         self.pool_id = pool_id
+        self.was_version_1 = False  # that wrote the server's default down as the capacity of each node on its list
         self._work: queue.Queue[tuple[list[Statement], asyncio.Future[None]] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -76,7 +77,8 @@ class Store:
             version = database.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, 1, VERSION):
                 raise DataError(f"{self.path}: written by another version ({version}, this is {VERSION})")
-            if version == 1:
+            self.was_version_1 = version == 1
+            if self.was_version_1:
                 database.executescript(FROM_1)
             database.executescript(SCHEMA)
             database.execute(f"PRAGMA user_version={VERSION}")
