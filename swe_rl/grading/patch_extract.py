@@ -44,6 +44,7 @@ JUNK = (
 _MARK = "swe-rl-patch:"
 _SCRIPT = r"""
 cd {workdir} || {{ echo '{mark}none'; echo 'there is no such folder'; exit 0; }}
+git --version > /dev/null 2>&1 || {{ echo '{mark}failed'; echo 'git does not run'; exit 0; }}
 objects={objects}
 if [ -z "$objects" ]; then
   objects=.git/objects
@@ -164,6 +165,8 @@ async def try_extract(
         return Extraction("failed", reason=f"the programs that make one failed: {result.output[-300:]!r}")
     if status == "large":
         return Extraction("large", reason="the files are too large or too many")
+    if status == "failed":
+        return Extraction("failed", reason=body.strip()[:300])
     if status != "ok":
         return Extraction("none", reason=f"{sandbox.workdir}: {body.strip()[:300] or 'no base commit can be read'}")
     try:

@@ -105,7 +105,7 @@ async def test_a_diff_is_whole_or_none(box: Box) -> None:
     await box.run("rm big.bin; head -c 5242880 /dev/urandom > five.bin")
     answer = await box.server.ok("/container/diff", container_id=box.id)
     assert "GIT binary patch" in answer["patch"]
-    for program, told, timeout in (("sleep 60", (504, "timed_out"), 2), ("exit 3", (404, "not_found"), 60)):
+    for program, told, timeout in (("sleep 60", (504, "timed_out"), 2), ("exit 3", (422, "diff_failed"), 60)):
         await box.run(f"printf '#!/bin/sh\\n{program}\\n' > /usr/local/bin/git; chmod +x /usr/local/bin/git")
         assert await no_diff(box, timeout=timeout) == told
     await box.run(

@@ -55,7 +55,7 @@ class Container:
         self.used_at = time.monotonic()
         self.ended_because = ""  # why the server itself ended it, e.g. for its disk use
         self._engine = engine
-        self._lock = asyncio.Lock()
+        self._lock, self._evaluation = asyncio.Lock(), asyncio.Lock()
         self._supervisor: Supervisor | None = None
 
     @classmethod
@@ -145,16 +145,32 @@ class Container:
     @contextlib.asynccontextmanager
     async def turn(self, timeout: float) -> AsyncIterator[None]:
         """The container for what takes several commands: nobody else's runs in between. Raises ContainerBusy."""
+        async with self._held(self._lock, timeout, "command"):
+            try:
+                self.used_at = time.monotonic()
+                yield
+            finally:
+                self.used_at = time.monotonic()
+
+    @contextlib.asynccontextmanager
+    async def evaluation(self, timeout: float) -> AsyncIterator[None]:
+        """The container for what takes several turns: no other evaluation begins in between. Raises ContainerBusy."""
+        async with self._held(self._evaluation, timeout, "evaluation"):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _held(self, lock: asyncio.Lock, timeout: float, what: str) -> AsyncIterator[None]:
+        async def unlock(acquired: bool) -> None:
+            lock.release()
+
         try:
-            await within(timeout, self._lock.acquire(), self._unlock)
+            await within(timeout, lock.acquire(), unlock)
         except asyncio.TimeoutError:
-            raise ContainerBusy(f"container {self.id[:12]} was busy with another command for {timeout:.0f} s") from None
+            raise ContainerBusy(f"container {self.id[:12]} was busy with another {what} for {timeout:.0f} s") from None
         try:
-            self.used_at = time.monotonic()
             yield
         finally:
-            self.used_at = time.monotonic()
-            self._lock.release()
+            lock.release()
 
     async def run_in_turn(self, command: bytes, start: bytes, *, timeout: float, output_limit: int) -> Outcome:
         """As `run`, for who holds the `turn`."""
@@ -165,9 +181,6 @@ class Container:
             return await supervisor.run(command, start, timeout=timeout, output_limit=output_limit)
         except CommandInterrupted as error:
             raise CommandInterrupted(f"{error} ({await self._state()})") from error
-
-    async def _unlock(self, acquired: bool) -> None:
-        self._lock.release()
 
     async def destroy(self) -> bool:
         """Remove it; False when it was gone already."""

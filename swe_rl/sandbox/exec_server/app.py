@@ -106,7 +106,7 @@ class ExecRoutes:
 
         async def work() -> dict[str, Any]:
             container = await self._node.get(body.container_id)
-            self._node.untouched.discard(container.id)
+            self._node.worked_in(container.id)
             result = await container.exec(
                 body.command, timeout=body.timeout, cwd=body.cwd, env=body.env, output_limit=body.output_limit
             )

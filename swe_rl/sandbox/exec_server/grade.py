@@ -13,9 +13,11 @@ from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.container.container import Container
+from swe_rl.sandbox.container.errors import FileMissing
 from swe_rl.sandbox.container.sandbox import ContainerSandbox
 from swe_rl.sandbox.exec_server.faults import ExecFault
 from swe_rl.sandbox.exec_server.node import Node
+from swe_rl.sandbox.exec_server.put_back import put_back
 from swe_rl.sandbox.exec_server.requests import CreateBody, DiffBody, EvaluateBody
 from swe_rl.sandbox.starting_state import StartingStateError, prepare
 from swe_rl.types import Task, Verdict
@@ -26,15 +28,6 @@ if TYPE_CHECKING:
 TASK = TypeAdapter(Task)
 TASK_FIELDS = {field.name for field in dataclasses.fields(Task)}
 NO_PATCH = {"none": "not_found", "large": "too_large", "timed_out": "timed_out", "failed": "diff_failed"}
-RESET_SECONDS = 120.0
-# Hooks and monitors are the agent's; a lock is what a git left that was killed.
-RESET = """\
-g() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c safe.directory='*' "$@"; }
-if folder=$(g rev-parse --absolute-git-dir); then
-  rm -f "$folder/index.lock"
-  g reset -q --hard HEAD && g clean -ffdq
-fi
-"""
 
 
 def task_of(body: EvaluateBody) -> Task:
@@ -120,25 +113,21 @@ async def _grade(
     # As exec and diff; "/" is an image's that names no folder.
     workdir = task.workdir or (container.cwd if container.cwd != "/" else Task.workdir)
     sandbox = ContainerSandbox(container, workdir)
-    try:
-        if fresh:
-            await prepare(sandbox, task, "grade", timeout=deadline.remaining())
-        elif container.id not in node.untouched:
-            await _reset(sandbox, deadline)
-        node.untouched.discard(container.id)
-        opened = deadline.elapsed()
-        grade = await run_tests(task, policy, sandbox, deadline)
-    except StartingStateError as error:
-        return GradeResult(Verdict.INFRA_ERROR, {"kind": type(error).__name__, "reason": str(error)})
+    # It takes several turns of the container, between which another evaluation must not begin.
+    async with container.evaluation(deadline.remaining()):
+        untouched = node.worked_in(container.id)
+        try:
+            if fresh:
+                await prepare(sandbox, task, "grade", timeout=deadline.remaining())
+            elif not untouched:
+                await put_back(node, container, workdir, deadline, commits=bool(task.base_commit))
+            opened = deadline.elapsed()
+            grade = await run_tests(task, policy, sandbox, deadline)
+        except (StartingStateError, FileMissing) as error:
+            # A file that cannot be written: .git is none of a folder's, or not the user's.
+            return GradeResult(Verdict.INFRA_ERROR, {"kind": StartingStateError.__name__, "reason": str(error)})
     grade.seconds = {"open": opened, **grade.seconds}
     return grade
-
-
-async def _reset(sandbox: ContainerSandbox, deadline: Deadline) -> None:
-    """Put the files of a container that was worked in back to its HEAD; what git ignores stays. Raises StartingStateError."""
-    done = await sandbox.exec(RESET, timeout=deadline.bound(RESET_SECONDS), output_limit=10_000)
-    if done.returncode != 0 or done.timed_out:
-        raise StartingStateError(f"the container's files cannot be put back to HEAD: {done.output[-300:]}")
 
 
 async def diff(node: Node, body: DiffBody) -> dict[str, Any]:

@@ -24,15 +24,18 @@ from swe_rl.sandbox.container.image_names import load_credentials, normalized
 from swe_rl.sandbox.container.images import Images, disk_fraction
 from swe_rl.sandbox.container.limits import MIB
 from swe_rl.sandbox.container.pull import Puller
+from swe_rl.sandbox.exec_server.put_back import ImageState
 from swe_rl.sandbox.exec_server.requests import CreateBody
 from swe_rl.sandbox.exec_server.settings import ExecSettings
 
 log = logging.getLogger(__name__)
 KEY_LABEL = "swe-rl.key"
+OWNER_LABEL = "swe-rl.owner"  # which server made it
 EVALUATION_LABEL = "swe-rl.evaluation"  # of which server, and which
 LONGEST_LEASE = 8 * 86400.0  # seconds; a pool grants 7 days at most, so what is older has lost its pool
 IMAGES_FRESH_SECONDS = 10.0
 ENDED = "CREATE TABLE IF NOT EXISTS ended (container TEXT PRIMARY KEY, why TEXT NOT NULL) WITHOUT ROWID"
+WORKED_IN = "CREATE TABLE IF NOT EXISTS worked_in (container TEXT PRIMARY KEY) WITHOUT ROWID"
 
 
 class Node:
@@ -52,7 +55,8 @@ class Node:
         self.engine_error = "not asked yet"
         self.created = self.removed_for_age = self.ended_for_disk = 0
         self.containers: set[str] = set()  # ids of the managed ones
-        self.untouched: set[str] = set()  # ids of those that this process made and where no caller's command has run
+        self.image_states: dict[tuple[str, str], ImageState] = {}  # by the image's id and the folder
+        self._untouched: set[str] = set()  # ids of those that this server made and where no caller's command has run
         self._containers: dict[str, Container] = {}  # by id and by name
         self._first_seen: dict[str, float] = {}  # by id, monotonic: a clock that is set makes nothing old
         self._image_rows: tuple[float, list[dict[str, Any]]] = (0.0, [])
@@ -60,8 +64,9 @@ class Node:
         # Others may serve the same engine: a server knows its own by its database, which outlives a kill.
         self._owner = hashlib.sha256(str(Path(settings.database).resolve()).encode()).hexdigest()[:16]
         self._evaluations: set[str] = set()  # labels of those under way
-        self._db = db  # containers that were ended for good stay so after a restart
+        self._db = db  # containers that were ended for good, or worked in, stay so after a restart
         db.execute(ENDED)
+        db.execute(WORKED_IN)
 
     async def start(self) -> None:
         """Look at the engine once and start the watch. An engine that does not answer is reported, not fatal."""
@@ -93,7 +98,7 @@ class Node:
         deadline = time.monotonic() + body.timeout
         image = normalized(body.image)
         asked = {**body.limits, **({"network": True} if body.network else {})}
-        labels = {**body.labels, **({KEY_LABEL: key} if key else {})}
+        labels = {**body.labels, OWNER_LABEL: self._owner, **({KEY_LABEL: key} if key else {})}
         spec = Spec(
             image,
             body.cwd,
@@ -120,7 +125,7 @@ class Node:
         self.created += 1
         self.images.used(image)
         self.containers.add(container.id)
-        self.untouched.add(container.id)
+        self._untouched.add(container.id)
         self._containers[container.id] = self._containers[container.name] = container
         return container
 
@@ -149,8 +154,20 @@ class Node:
             row = self._db.execute("SELECT why FROM ended WHERE container = ?", (found.id,)).fetchone()
             found.ended_because = row[0] if row else ""
             container = self._containers.setdefault(found.id, found)
+            mine = container is found and found.labels.get(OWNER_LABEL) == self._owner
+            if mine and not self._db.execute("SELECT 1 FROM worked_in WHERE container = ?", (found.id,)).fetchone():
+                self._untouched.add(found.id)
             self._containers[name] = container
         return container
+
+    def worked_in(self, container_id: str) -> bool:
+        """Note that a caller's command is about to run there; whether none has before."""
+        if container_id not in self._untouched:
+            return False
+        self._untouched.discard(container_id)
+        with contextlib.suppress(sqlite3.Error):  # a full disk must not keep commands from running
+            self._db.execute("INSERT OR IGNORE INTO worked_in VALUES (?)", (container_id,))
+        return True
 
     async def destroy(self, name: str) -> bool:
         """Remove it; False when there was none. Capacity is free only after this."""
@@ -191,7 +208,7 @@ class Node:
         return rows
 
     def _forget(self, container: Container) -> None:
-        self.untouched.discard(container.id)
+        self._untouched.discard(container.id)
         for name in [name for name, known in self._containers.items() if known is container]:
             del self._containers[name]
 
@@ -235,8 +252,9 @@ class Node:
             if container.id not in rows and time.monotonic() - container.used_at > self.settings.watch_interval:
                 await container.detach()
                 self._forget(container)
-        gone = [row for row in self._db.execute("SELECT container FROM ended") if row[0] not in rows]
-        self._db.executemany("DELETE FROM ended WHERE container = ?", gone)
+        for table in ("ended", "worked_in"):
+            gone = [row for row in self._db.execute(f"SELECT container FROM {table}") if row[0] not in rows]
+            self._db.executemany(f"DELETE FROM {table} WHERE container = ?", gone)
 
     async def _lost_evaluations(self) -> None:
         """Remove containers of this server's evaluations that are over, or that a kill has cut."""

@@ -78,7 +78,7 @@ class DiffBody(ContainerBody):
 class EvaluateBody(Body):
     """One of container_id and image. `task` holds further Task fields (fail_to_pass, test_files, log_parser ...).
 
-    The files of a container in which commands have run are first put back to its repository's HEAD.
+    The files of a container in which commands have run are first put back (put_back.py).
     """
 
     container_id: str = Field("", pattern=rf"^({NAME})?$")
