@@ -5,16 +5,20 @@ Code under test can print a whole session's output and leave with os._exit(0); i
 because the word that starts its lines came from a file that is gone, and is in no environment and no module. Nor can it skip a
 test and print that it passed. And code that exchanges functions of pytest or unittest, or a test's own code, or registers a
 plugin, is told of.
+Of the output of a script the middle may be lost: all that counts is said again at the end, beside pytest's summary, packed.
 Loaded through PYTEST_ADDOPTS in whatever Python and pytest the image has: the oldest syntax, and nothing may break a session.
 """
 
 # ruff: noqa: PTH100, PTH108, PTH109, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105, UP004 -- old Pythons
 
+import binascii
 import builtins
 import importlib
 import inspect
+import operator
 import os
 import sys
+import zlib
 
 import pytest
 
@@ -28,6 +32,7 @@ CLASSES = {
     "_pytest.runner": ["CallInfo"], "_pytest.unittest": ["TestCaseFunction"], "unittest.case": ["TestCase"],
     "unittest.result": ["TestResult"],
 }  # fmt: skip
+PIECE = 4000  # bytes of packed text in a line: a pipe takes a line up to 4096 as a whole, whoever else writes
 CHANGE_BY_THEMSELVES = ("__doc__", "__annotations__", "__abstractmethods__", "_classSetupFailed", "_class_cleanups")
 
 _OUT = os.dup(2)  # before pytest captures output
@@ -120,11 +125,11 @@ def _speaks_of_xfail(path):  # type: ignore[no-untyped-def]
     return b"xfail" in text or b"expectedFailure" in text
 
 
-def _may_xfail(item):  # type: ignore[no-untyped-def]
-    """Whether a mark, the test's file or that of its function says so."""
+def _may_xfail(item, speaks):  # type: ignore[no-untyped-def]
+    """Whether a mark, the test's file or that of its function says so. speaks: as `_speaks_of_xfail`."""
     code = getattr(getattr(item, "function", None), "__code__", None)
     files = (str(getattr(item, "fspath", "")), str(getattr(code, "co_filename", "")))
-    return "xfail" in item.keywords or any(_speaks_of_xfail(path) for path in files)
+    return "xfail" in item.keywords or any(speaks(path) for path in files)
 
 
 def _outcome(reports):  # type: ignore[no-untyped-def]
@@ -141,8 +146,11 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
     """The plugin object; everything it knows is in its functions alone."""
     manager, start = config.pluginmanager, os.getcwd()
     word, out, write, owners = _take_word(), globals().pop("_OUT"), os.write, _owners()
-    before, items, state = _identities(owners), [], {"status": -1}
+    before, codes, state = _identities(owners), {}, {"status": -1}
     loaders, told, known, asked, plugins_own = _loaders(), set(), {}, set(), {}
+    said, files = {"meddled": [], "failed": [], "passed": [], "xfailed": []}, {}
+    compress, encode, code_of = zlib.compress, binascii.b2a_base64, operator.attrgetter("__code__")
+    looks, shown = {"fingerprint": None, "functions": []}, {}
     collected, plugins_functions, running = {}, {}, {"item": None, "inside": False, "reports": [], "elsewhere": False}
     packages = {"_pytest", "pytest"} | {_package(plugin) for plugin in manager.get_plugins()} - {"builtins", "conftest"}
 
@@ -150,35 +158,67 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
         if word:
             write(out, ("\n" + word + " " + text.replace("\n", " ") + "\n").encode("utf-8", "replace"))
 
+    def note(kind, text):  # type: ignore[no-untyped-def]
+        said[kind].append(text.replace("\n", " "))
+        if kind in ("meddled", "failed"):  # whatever becomes of the session
+            say(kind + " " + text)
+
+    def say_all(kind, texts):  # type: ignore[no-untyped-def]
+        packed = encode(compress("\n".join(texts).encode("utf-8", "replace"))).decode("ascii").strip()
+        if len(packed) > PIECE and len(texts) > 1:
+            say_all(kind, texts[: len(texts) // 2])
+            say_all(kind, texts[len(texts) // 2 :])
+        else:
+            say("all " + kind + " " + packed)
+
+    def speaks_of_xfail(path):  # type: ignore[no-untyped-def]
+        """As `_speaks_of_xfail` when it was first asked: files are large, and tests may write to them."""
+        if path not in files:
+            files[path] = _speaks_of_xfail(path)
+        return files[path]
+
     def rooted(nodeid):  # type: ignore[no-untyped-def]
         return os.path.join(str(getattr(config, "rootpath", None) or config.rootdir), nodeid.partition("::")[0])
 
-    def say_of(kind, nodeid):  # type: ignore[no-untyped-def]
+    def note_test(kind, nodeid):  # type: ignore[no-untyped-def]
         path, colons, rest = nodeid.partition("::")
-        try:
-            path = os.path.relpath(rooted(nodeid), start)  # as in pytest's summary
-        except Exception:
-            pass
-        say(kind + " " + path + colons + rest)
+        if path not in shown:
+            shown[path] = path
+            try:
+                shown[path] = os.path.relpath(rooted(nodeid), start)  # as in pytest's summary
+            except Exception:
+                pass
+        note(kind, shown[path] + colons + rest)
 
-    def say_outcome(nodeid, reports, may_xfail):  # type: ignore[no-untyped-def]
+    def note_outcome(nodeid, reports, may_xfail):  # type: ignore[no-untyped-def]
         outcome = _outcome(reports)
         if outcome == "xfailed" and may_xfail:
             outcome = "passed"
         if outcome:
-            say_of(outcome, nodeid)
+            note_test(outcome, nodeid)
+
+    def fingerprint():  # type: ignore[no-untyped-def]
+        """Changes with all that `meddled` looks at, and takes a tenth of its time: it is asked for after each test."""
+        found = [id(builtins.AssertionError)]
+        for label, owner in owners:
+            found.append(id(sys.modules.get(label)))
+            found.extend(map(id, list(vars(owner).values())))
+        found.extend(map(id, map(code_of, looks["functions"])))
+        found.extend(map(id, manager.get_plugins()))
+        return found
 
     def meddled():  # type: ignore[no-untyped-def]
         after = _identities(owners)
+        targets = [getattr(value[0], "__func__", value[0]) for value in after.values()]
+        looks["functions"] = [target for target in targets if inspect.isfunction(target)]
+        looks["alive"] = (after, list(manager.get_plugins()))  # no other object gets the identity of one of these
+        looks["fingerprint"] = fingerprint()
         names = []
         for name, value in before.items():
             now = after.get(name, ())
             if not _same(value, now) and not _same(plugins_own.get(name, value), now) and not of_plugin(now):
                 names.append(name)
-        for item, code in items:
-            if getattr(getattr(item, "function", None), "__code__", None) is not code:
-                names.append("code of " + item.nodeid)
-        return sorted(names + strangers())
+        return names + strangers()
 
     def of_plugin(now):  # type: ignore[no-untyped-def]
         """Whether it is an installed plugin's own function: some exchange one of pytest's for the time of a test."""
@@ -207,11 +247,23 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
             names.append("plugin " + str(manager.get_name(plugin)))
         return names
 
-    def check():  # type: ignore[no-untyped-def]
-        names = [name for name in meddled() if name not in told]
+    def check(tests):  # type: ignore[no-untyped-def]
+        """Tell what is not as it was. tests: those to look at, as all of them would take too long after each test."""
+        tell(exchanged(tests) + (meddled() if fingerprint() != looks["fingerprint"] else []))
+
+    def exchanged(tests):  # type: ignore[no-untyped-def]
+        found = [codes[id(item)] for item in tests if id(item) in codes]
+        return [
+            "code of " + item.nodeid
+            for item, code in found
+            if getattr(getattr(item, "function", None), "__code__", None) is not code
+        ]
+
+    def tell(names):  # type: ignore[no-untyped-def]
+        names = sorted(name for name in names if name not in told)
         if names:
             told.update(names)
-            say("meddled " + ", ".join(names[:5]))
+            note("meddled", ", ".join(names[:5]))
 
     class Proof(object):
         def pytest_configure(self, config):  # type: ignore[no-untyped-def]
@@ -236,30 +288,34 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
             known.update((id(plugin), plugin) for plugin in manager.get_plugins())
             running["elsewhere"] = manager.hasplugin("dsession")  # xdist: the tests run in other processes
 
+        def pytest_collectstart(self, collector):  # type: ignore[no-untyped-def]
+            speaks_of_xfail(str(getattr(collector, "fspath", "")))  # before the module and what it tests are imported
+
         def pytest_itemcollected(self, item):  # type: ignore[no-untyped-def]
             more = getattr(getattr(item, "module", None), "pytest_plugins", None) or ()
             asked.update([more] if isinstance(more, str) else more)
 
         def pytest_collection_finish(self, session):  # type: ignore[no-untyped-def]
             for item in session.items:
-                collected[id(item)] = (item, item.nodeid, _may_xfail(item))
+                collected[id(item)] = (item, item.nodeid, _may_xfail(item, speaks_of_xfail))
                 module = getattr(item, "module", None)
                 loader = getattr(getattr(module, "__spec__", None), "loader", None)
                 if module is not None and type(loader) not in loaders and "loader" not in told:
                     told.add("loader")
-                    say("meddled the module of " + item.nodeid)
+                    note("meddled", "the module of " + item.nodeid)
                 code = getattr(getattr(item, "function", None), "__code__", None)
                 # Plugins that run coroutines put a function of their own in the test's place.
                 if code is not None and not inspect.iscoroutinefunction(item.function):
-                    items.append((item, code))
+                    codes[id(item)] = (item, code)
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_protocol(self, item):  # type: ignore[no-untyped-def]
             running["item"], running["reports"] = item, []
+            tell(exchanged([item]))  # before it can put its code back itself
             yield
             _, nodeid, may_xfail = collected.get(id(item), (None, None, False))
             if running["item"] is item and item.nodeid == nodeid:
-                say_outcome(nodeid, running["reports"], may_xfail)
+                note_outcome(nodeid, running["reports"], may_xfail)
             running["item"] = None
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -274,25 +330,29 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
             # Reports of subtests are of other classes, and repeated tries have another outcome.
             if type(report).__name__ == "TestReport":
                 if report.outcome == "failed":
-                    say_of("failed", report.nodeid)
+                    note_test("failed", report.nodeid)
                 if running["elsewhere"]:
-                    may_xfail = "xfail" in report.keywords or _speaks_of_xfail(rooted(report.nodeid))
-                    say_outcome(report.nodeid, [report], may_xfail)
+                    may_xfail = "xfail" in report.keywords or speaks_of_xfail(rooted(report.nodeid))
+                    note_outcome(report.nodeid, [report], may_xfail)
                 # pytest reports between the phases of a test; what comes from within one comes from the code.
                 elif not running["inside"] and getattr(running["item"], "nodeid", None) == report.nodeid:
                     running["reports"].append(report)
             if report.when == "teardown":  # what fixtures exchange for a test is back by then
-                check()
+                check([running["item"]])
 
         def pytest_collectreport(self, report):  # type: ignore[no-untyped-def]
             if report.outcome == "failed":
-                say_of("failed", report.nodeid)
+                note_test("failed", report.nodeid)
 
         def pytest_sessionfinish(self, session, exitstatus):  # type: ignore[no-untyped-def]
             state["status"] = int(exitstatus)
-            check()
+            looks["fingerprint"] = None
+            check([item for item, _ in codes.values()])
 
         def pytest_unconfigure(self, config):  # type: ignore[no-untyped-def]
+            for kind, texts in sorted(said.items()):
+                for at in range(0, len(texts), 500):
+                    say_all(kind, texts[at : at + 500])
             say("end " + str(state["status"]))
 
     say("begin")
