@@ -96,7 +96,7 @@ async def test_a_command_that_has_just_begun_waits_on(nodes, pools) -> None:
 
 @pytest.mark.parametrize("fault", ["broken", "mute"])
 async def test_a_node_that_answers_anything_is_not_silent(nodes, pools, fault) -> None:
-    """broken: errors, and between two looks at it nothing at all; mute: its /status never comes, but it says that it lives."""
+    """broken: errors, and between two looks at it nothing; mute: its /status never comes, but it says that it lives."""
     node = await nodes()
     pool = await pools(node.url, silent_after=0.3, max_backoff=2)
     _, lease = await pool.allocate("1")

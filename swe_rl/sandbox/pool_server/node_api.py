@@ -47,7 +47,7 @@ class NodeApi:
         self._unanswered: dict[str, tuple[float, float]] = {}  # node: first and last lost answer since it answered
 
     def unanswered(self, node: str) -> float:
-        """Seconds over which requests to the node have gone without any answer, an error too. Not asking is no silence."""
+        """Seconds over which requests to the node went without any answer, an error too. Not asking is no silence."""
         first, last = self._unanswered.get(node, (0.0, 0.0))
         return last - first
 
