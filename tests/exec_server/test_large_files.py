@@ -7,6 +7,7 @@ import io
 import os
 import tarfile
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -43,6 +44,15 @@ async def upload(box: Box, path: str, data: bytes, **query: str) -> int:
         return answer.status
 
 
+async def upload_answer(box: Box, path: str, data: bytes) -> tuple[int, dict[str, Any]]:
+    params = {"container_id": box.id, "path": path}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{box.server.url}/container/upload", params=params, data=data) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
 async def download(box: Box, path: str, **query: str) -> tuple[int, bytes]:
     params = {"container_id": box.id, "path": path, **query}
     async with (
@@ -77,6 +87,32 @@ async def test_no_command_runs_between_two_pieces(box: Box) -> None:
     assert await asyncio.gather(*uploads) == [200, 200, 200]
     assert {look["output"] for look in await asyncio.gather(*looks)} <= {"", f"{len(data)}\n"}
     assert await download(box, "/testbed/file") == (200, data)
+
+
+@pytest.mark.parametrize("size", [3 * MIB, PIECE + 3 * MIB])
+async def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one(server: ExecServer, size: int) -> None:
+    room = size // MIB - 1
+    box = await new_box(server, limits={"shm_mb": room})
+    for path, left in (("/dev/shm/new", ""), ("/dev/shm/old", "old\n")):
+        await box.run(f"echo old > {path}" if left else "true")
+        status, answer = await upload_answer(box, path, os.urandom(size))
+        assert (status, answer["error"]["kind"]) == (507, "disk_full"), answer
+        assert (await box.run(f"cat {path} 2> /dev/null; rm -f {path}; ls -A /dev/shm"))["output"] == left
+    assert await upload(box, "/dev/shm/new", os.urandom((room - 1) * MIB)) == 200
+    assert (await box.run("ls -A /dev/shm"))["output"] == "new\n"
+    await server.ok("/container/destroy", container_id=box.id)
+
+
+@pytest.mark.parametrize("size", [5, PIECE + 5])
+async def test_what_is_no_file_of_ones_own_is_written_to_as_it_is(box: Box, size: int) -> None:
+    await box.run("echo x > there; ln -s there link; mkdir folder")
+    data = os.urandom(size)
+    for path in ("/testbed/link", "/dev/null", "/etc/hosts"):  # what is mounted cannot be replaced
+        assert await upload(box, path, data, mode="666") == 200, path
+    assert await upload(box, "/testbed/folder", data) == 404
+    looked = await box.run("stat -c %s there /etc/hosts; readlink link; test -c /dev/null && ls -A . /etc/.swe* folder")
+    expected = [str(size), str(size), "there", ".:", "folder", "link", "there", "folder:"]
+    assert [line for line in looked["output"].split("\n") if line and "cannot access" not in line] == expected
 
 
 async def test_archives_are_refused_where_they_would_be_lost(box: Box) -> None:

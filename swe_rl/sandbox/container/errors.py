@@ -51,3 +51,7 @@ class FileMissing(SandboxError):
 
 class FileTooLarge(SandboxError):
     """The file is larger than the caller allows."""
+
+
+class DiskFull(SandboxError):
+    """The container's disk or memory file system, or its quota, has no room for the file."""

@@ -3,21 +3,38 @@ where they are large. Tar streams go through the engine's archive API, which is 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import posixpath
+import secrets
 import shlex
 import tarfile
 import time
 from collections.abc import AsyncIterator
 
-from swe_rl.errors import UsageError
+from swe_rl.errors import SandboxError, UsageError
 from swe_rl.sandbox.container.container import Container
 from swe_rl.sandbox.container.engine import Engine
-from swe_rl.sandbox.container.errors import FileMissing, FileTooLarge
+from swe_rl.sandbox.container.errors import DiskFull, FileMissing, FileTooLarge
 from swe_rl.sandbox.container.limits import MIB, SUPERVISOR_FOLDER
+from swe_rl.sandbox.container.supervisor import Outcome
 
 PIECE = 16 * MIB  # bytes of one command; they go through the supervisor's own tmpfs
 SECONDS = 120.0  # for one piece
+FULL = ("No space left on device", "Disk quota exceeded")
+# $p: the file, $f: its folder, $s: a file beside it, which takes its place at the end; $t: which of both is written.
+_FIRST = """\
+mkdir -p -- "$f" && {
+  t=$s
+  if [ -L "$p" ] || [ ! -w "$f" ] || { [ -e "$p" ] && { [ ! -f "$p" ] || [ ! -O "$p" ]; }; }; then t=$p; fi
+  cat <&3 >"$t" && { [ "$t" = "$p" ] || echo side; }
+}"""
+_NEXT = '[ -e "$t" ] && cat <&3 >>"$t"'
+_LAST = """ && chmod {mode:o} -- "$t" && {{
+  [ "$t" = "$p" ] || {{ [ ! -d "$p" ] && mv -f -- "$t" "$p" 2> /dev/null; }} ||
+    {{ cat -- "$t" >"$p" && chmod {mode:o} -- "$p" && rm -f -- "$t"; }}  # what is mounted there cannot be replaced
+}}"""
+_END = "; exit"
 IN_MEMORY = ("/dev", "/proc", "/sys", SUPERVISOR_FOLDER)
 
 
@@ -29,21 +46,42 @@ def clean_path(path: str) -> str:
 
 
 async def write_file(container: Container, path: str, data: bytes, mode: int) -> None:
-    """Write one file; missing parents are made. No command sees a part of it.
+    """Write one file; missing parents are made. No command sees a part of it, and where it fails the old one stays.
 
-    Raises UsageError for a bad path, FileMissing where it cannot be written.
+    A link, a device or a file of another user is written to as it is. Raises UsageError for a bad path, FileMissing where it
+    cannot be written, DiskFull, and SandboxError where writing was ended.
     """
     path = clean_path(path)
-    quoted, folder = shlex.quote(path), shlex.quote(posixpath.dirname(path))
+    folder = posixpath.dirname(path)
+    side = posixpath.join(folder, f".swe-rl-{secrets.token_hex(8)}")
+    words = f"export LC_ALL=C; p={shlex.quote(path)} f={shlex.quote(folder)} s={shlex.quote(side)}\n"
     starts = range(0, max(1, len(data)), PIECE)
     async with container.turn(SECONDS):
-        for start in starts:
-            write = f"cat <&3 >>{quoted}" if start else f"mkdir -p -- {folder} && cat <&3 >{quoted}"
-            script = write + (f" && chmod {mode:o} {quoted}; exit" if start == starts[-1] else "; exit")
-            piece = data[start : start + PIECE]
-            done = await container.run_in_turn(piece, script.encode(), timeout=SECONDS, output_limit=1024)
-            if done.returncode != 0:
-                raise FileMissing(f"{path} cannot be written: {done.head.decode(errors='replace').strip()}")
+        try:
+            for start in starts:
+                script = words + (_NEXT if start else _FIRST) + (_LAST.format(mode=mode) if start == starts[-1] else "")
+                piece = data[start : start + PIECE]
+                done = await container.run_in_turn(
+                    piece, f"{script}{_END}".encode(), timeout=SECONDS, output_limit=1024
+                )
+                if done.returncode != 0 or done.timed_out:
+                    raise _unwritten(path, done)
+                if not start:
+                    words += f"t={shlex.quote(side if done.head.startswith(b'side') else path)}\n"
+        except SandboxError:
+            with contextlib.suppress(SandboxError):  # a script that was ended has not removed it
+                remove = f"rm -f -- {shlex.quote(side)}; exit".encode()
+                await container.run_in_turn(b"", remove, timeout=SECONDS, output_limit=1024)
+            raise
+
+
+def _unwritten(path: str, done: Outcome) -> SandboxError:
+    said = done.head.decode(errors="replace").strip()
+    if any(sign in said for sign in FULL):
+        return DiskFull(f"{path} cannot be written: {said}")
+    if done.timed_out or done.returncode > 128:
+        return SandboxError(f"{path} could not be written: it was ended (exit code {done.returncode}): {said}")
+    return FileMissing(f"{path} cannot be written: {said}")
 
 
 async def read_file(container: Container, path: str, max_bytes: int) -> bytes:

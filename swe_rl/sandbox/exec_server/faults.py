@@ -16,6 +16,7 @@ KINDS: list[tuple[type[Exception], str]] = [
     (errors.EngineUnavailable, "engine_unavailable"),
     (errors.FileMissing, "not_found"),
     (errors.FileTooLarge, "too_large"),
+    (errors.DiskFull, "disk_full"),
     (InfraError, "engine_error"),
     (SweRlError, "bad_request"),  # a name, a path, a limit, a task's own patch: what was asked for makes no sense
 ]
@@ -38,6 +39,7 @@ class ExecFault(ServerFault):
         "image_pulling": 503,
         "stopping": 503,
         "timed_out": 504,
+        "disk_full": 507,
     }
     RETRYABLE = ("engine_unavailable", "image_pulling", "container_busy", "stopping")
 
