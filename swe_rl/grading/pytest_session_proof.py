@@ -150,7 +150,8 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
     loaders, told, known, asked, plugins_own = _loaders(), set(), {}, set(), {}
     said, files = {"meddled": [], "failed": [], "passed": [], "xfailed": []}, {}
     compress, encode, code_of = zlib.compress, binascii.b2a_base64, operator.attrgetter("__code__")
-    looks, shown = {"fingerprint": None, "functions": []}, {}
+    dicts, labels = [vars(owner) for _, owner in owners], [label for label, _ in owners]
+    look, same, shown = {"seen": [], "functions": []}, operator.is_, {}
     collected, plugins_functions, running = {}, {}, {"item": None, "inside": False, "reports": [], "elsewhere": False}
     packages = {"_pytest", "pytest"} | {_package(plugin) for plugin in manager.get_plugins()} - {"builtins", "conftest"}
 
@@ -197,22 +198,26 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
         if outcome:
             note_test(outcome, nodeid)
 
-    def fingerprint():  # type: ignore[no-untyped-def]
-        """Changes with all that `meddled` looks at, and takes a tenth of its time: it is asked for after each test."""
-        found = [id(builtins.AssertionError)]
-        for label, owner in owners:
-            found.append(id(sys.modules.get(label)))
-            found.extend(map(id, list(vars(owner).values())))
-        found.extend(map(id, map(code_of, looks["functions"])))
-        found.extend(map(id, manager.get_plugins()))
+    def seen():  # type: ignore[no-untyped-def]
+        """All that `meddled` looks at, as it is: had in a tenth of its time, and asked for after each test."""
+        found = [builtins.AssertionError]
+        for values in dicts:
+            found.extend(values.values())
+        found.extend(map(sys.modules.get, labels))
+        found.extend(map(code_of, look["functions"]))
+        found.extend(manager.get_plugins())
         return found
+
+    def moved():  # type: ignore[no-untyped-def]
+        """Whether anything is not as it was at the last look of `meddled`; what equals everything is no other's same."""
+        now, last = seen(), look["seen"]
+        return len(now) != len(last) or not all(map(same, now, last))
 
     def meddled():  # type: ignore[no-untyped-def]
         after = _identities(owners)
         targets = [getattr(value[0], "__func__", value[0]) for value in after.values()]
-        looks["functions"] = [target for target in targets if inspect.isfunction(target)]
-        looks["alive"] = (after, list(manager.get_plugins()))  # no other object gets the identity of one of these
-        looks["fingerprint"] = fingerprint()
+        look["functions"] = [target for target in targets if inspect.isfunction(target)]
+        look["seen"] = seen()
         names = []
         for name, value in before.items():
             now = after.get(name, ())
@@ -249,7 +254,7 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
 
     def check(tests):  # type: ignore[no-untyped-def]
         """Tell what is not as it was. tests: those to look at, as all of them would take too long after each test."""
-        tell(exchanged(tests) + (meddled() if fingerprint() != looks["fingerprint"] else []))
+        tell(exchanged(tests) + (meddled() if moved() else []))
 
     def exchanged(tests):  # type: ignore[no-untyped-def]
         found = [codes[id(item)] for item in tests if id(item) in codes]
@@ -260,7 +265,7 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
         ]
 
     def tell(names):  # type: ignore[no-untyped-def]
-        names = sorted(name for name in names if name not in told)
+        names = sorted(name for name in names if name not in told) if names else []
         if names:
             told.update(names)
             note("meddled", ", ".join(names[:5]))
@@ -346,7 +351,7 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
 
         def pytest_sessionfinish(self, session, exitstatus):  # type: ignore[no-untyped-def]
             state["status"] = int(exitstatus)
-            looks["fingerprint"] = None
+            look["seen"] = []  # a whole look
             check([item for item, _ in codes.values()])
 
         def pytest_unconfigure(self, config):  # type: ignore[no-untyped-def]
