@@ -33,7 +33,7 @@ from swe_rl.grading.report import judge
 from swe_rl.grading.script_layout import without_layout
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.protocol import Sandbox
-from swe_rl.sandbox.starting_state import StartingStateError
+from swe_rl.sandbox.starting_state import StartingStateError, upload_into_git
 from swe_rl.tasks.eval_script import eval_script_for
 from swe_rl.tasks.test_command import END_MARKER, START_MARKER
 from swe_rl.types import ExecResult, Task, Verdict
@@ -64,10 +64,11 @@ async def run_tests(
 
     tests_seconds: what the tests may take, never less: who waited long for a sandbox is not judged by what that left over. None:
     all that is left, but running out is a verdict only where that was a fair share of the deadline.
+    Raises StartingStateError where .git takes no files.
     """
     run = _Run(task, sandbox.workdir)
     folder = f".git/swe-rl-{run.nonce[:16]}"
-    await sandbox.upload(f"{folder}/bundle.tar", run.bundle(policy.patch))
+    await upload_into_git(sandbox, f"{folder}/bundle.tar", run.bundle(policy.patch))
     entitled = deadline.seconds * FAIR_SHARE if tests_seconds is None else tests_seconds
     available = deadline.remaining() if tests_seconds is None else deadline.bound(tests_seconds)
     result = await sandbox.exec(

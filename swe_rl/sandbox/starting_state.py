@@ -20,6 +20,7 @@ from swe_rl.types import Task
 
 SCRIPT = Path(__file__).with_name("starting_state.sh")
 _TEST_FILE = re.compile(r"test_.*|.*_tests?\.\w+|tests?\.\w+")
+LOOK_SECONDS = 20.0
 BUG_PATCH = "bug_patch"  # Task.metadata: the patch that makes the bug
 
 
@@ -57,7 +58,7 @@ async def prepare(sandbox: Sandbox, task: Task, purpose: str, *, timeout: float)
         "hidden": b"".join(name.encode("utf-8", "surrogateescape") + b"\0" for name in hidden if _is_test(name)),
     }
     for name, data in files.items():
-        await sandbox.upload(f"{folder}/{name}", data)
+        await upload_into_git(sandbox, f"{folder}/{name}", data)
     # An archive may be unpacked on the user's own machine: only what lies in the repository is touched there.
     alone = "" if task.archive else "1"
     command = f"KIND={kind} PURPOSE={re.sub('[^a-z]', '', purpose)} ALONE={alone} D={folder}\n{_script()}"
@@ -68,6 +69,19 @@ async def prepare(sandbox: Sandbox, task: Task, purpose: str, *, timeout: float)
     if result.timed_out or not found:
         reason = "timeout" if result.timed_out else result.output[-300:]
         raise SandboxError(f"{task.instance_id}: the starting state could not be made: {reason}")
+
+
+async def upload_into_git(sandbox: Sandbox, path: str, data: bytes) -> None:
+    """Upload a file below .git. Raises StartingStateError where that is no folder of the user's, else as `Sandbox.upload`."""
+    try:
+        await sandbox.upload(path, data)
+    except SandboxError as error:
+        looked = await sandbox.exec("[ -d .git ] && [ -w .git ]", timeout=LOOK_SECONDS)
+        if looked.returncode == 1 and not looked.timed_out:
+            raise StartingStateError(
+                f"{sandbox.workdir}/.git is no folder that the image's user can write to"
+            ) from error
+        raise
 
 
 def _is_test(path: str) -> bool:

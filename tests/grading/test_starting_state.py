@@ -8,8 +8,10 @@ import pytest
 
 from swe_rl.config import Config
 from swe_rl.deadline import Deadline
+from swe_rl.grading.evaluate import run_tests
 from swe_rl.grading.grader import grade_empty
 from swe_rl.grading.patch_extract import extract_patch
+from swe_rl.grading.patch_policy import PolicyResult
 from swe_rl.sandbox.starting_state import StartingStateError
 from swe_rl.tasks.certify.runner import certify_task
 from swe_rl.tasks.forms import task_from_row
@@ -46,6 +48,15 @@ async def test_an_image_that_does_not_fit_is_no_starting_state(bubblewrap, tmp_p
             await bubblewrap.open(task, deadline=Deadline(60), purpose=purpose)
     outcome = await certify_task(task, bubblewrap, Config(), repeat=2)
     assert outcome.status == "broken" and "the bug's patch does not apply" in outcome.reason
+
+
+async def test_a_git_that_takes_no_files_does_not_fit(bubblewrap, tmp_path):
+    task = task_from_row({**smith(tmp_path / "repo"), "archive": archive(tmp_path / "repo")})
+    sandbox = await bubblewrap.open(task, deadline=Deadline(60), purpose="grade")
+    moved = "mv .git real && echo 'gitdir: real' > .git && git rev-parse HEAD"
+    assert (await sandbox.exec(moved, timeout=30)).returncode == 0
+    with pytest.raises(StartingStateError, match=r"\.git is no folder"):
+        await run_tests(task, PolicyResult(), sandbox, Deadline(60))
 
 
 async def test_r2e_gym(grade, bubblewrap, lab, tmp_path):

@@ -13,7 +13,6 @@ from swe_rl.config.grading import GradingSettings
 from swe_rl.deadline import Deadline
 from swe_rl.grading.verdict import GradeResult
 from swe_rl.sandbox.container.container import Container
-from swe_rl.sandbox.container.errors import FileMissing
 from swe_rl.sandbox.container.sandbox import ContainerSandbox
 from swe_rl.sandbox.exec_server.faults import ExecFault
 from swe_rl.sandbox.exec_server.node import Node
@@ -123,9 +122,8 @@ async def _grade(
                 await put_back(node, container, workdir, deadline, commits=bool(task.base_commit))
             opened = deadline.elapsed()
             grade = await run_tests(task, policy, sandbox, deadline)
-        except (StartingStateError, FileMissing) as error:
-            # A file that cannot be written: .git is none of a folder's, or not the user's.
-            return GradeResult(Verdict.INFRA_ERROR, {"kind": StartingStateError.__name__, "reason": str(error)})
+        except StartingStateError as error:
+            return GradeResult(Verdict.INFRA_ERROR, {"kind": type(error).__name__, "reason": str(error)})
     grade.seconds = {"open": opened, **grade.seconds}
     return grade
 
