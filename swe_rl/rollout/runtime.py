@@ -155,8 +155,9 @@ class _Opened:
 
     def _forget_failed(self, opening: asyncio.Future[Runtime]) -> None:
         """The next caller tries again."""
-        if (opening.cancelled() or opening.exception() is not None) and self in _process.opened:
-            _process.opened.remove(self)
+        with _process.lock:
+            if (opening.cancelled() or opening.exception() is not None) and self in _process.opened:
+                _process.opened.remove(self)
 
     async def close(self) -> None:
         try:

@@ -58,7 +58,7 @@ def test_output_is_whole_or_says_its_cut(total: int) -> None:
     assert result.truncated == (total > 10)
     if total > 10:
         assert result.output.startswith(data[:5].decode()) and result.output.endswith(data[-5:].decode())
-        assert f"about {total - 10} bytes" in result.output
+        assert f"[... {total - 10} bytes of output left out ...]" in result.output
     else:
         assert result.output == data.decode()
 
@@ -134,8 +134,8 @@ async def test_answers_are_given_once_and_kept(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     waiting[0].cancel()  # its caller went away: the others still get the answer
     work.gate.set()
-    assert await waiting[1] == await waiting[2] == b'{"done": 1}'
-    assert await Answers(open_database(path)).once("k", b"r", work) == b'{"done": 1}' and work.done == 1
+    assert await waiting[1] == await waiting[2] == b'{"ok": true, "done": 1}'
+    assert await Answers(open_database(path)).once("k", b"r", work) == b'{"ok": true, "done": 1}' and work.done == 1
     with pytest.raises(ExecFault) as refused:
         await answers.once("k", b"other", work)
     assert refused.value.kind == "key_conflict"
@@ -154,7 +154,7 @@ async def test_an_unfinished_key_is_not_run_again(tmp_path: Path) -> None:
     with pytest.raises(ExecFault) as unknown:
         await second.once("k", b"r", work)
     assert unknown.value.kind == "outcome_unknown" and work.done == 1
-    assert await second.once("k", b"r", work, repeatable=True) == b'{"done": 2}'
+    assert await second.once("k", b"r", work, repeatable=True) == b'{"ok": true, "done": 2}'
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_the_store_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await answers.once(f"k{number}", b"r", Work())
     answers.prune()
     kept = [row[0] for row in db.execute("SELECT key FROM answers")]
-    assert 1 < len(kept) <= 1 + 100 // len(b'{"done": 1}') and {"k49", "running"} <= set(kept)
+    assert 1 < len(kept) <= 1 + 100 // len(b'{"ok": true, "done": 1}') and {"k49", "running"} <= set(kept)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,14 @@ IMAGE = "swe-rl/with-files:1"
 HELD = (
     f"{REPOSITORY}; echo pinned > setup.cfg; git add -A; git commit -qm setup; echo edited > setup.cfg;"
     "printf 'grep -q three file' > run_tests.sh; mkdir -p r2e_tests .venv/bin inner logs;"
-    "git init -q inner; touch r2e_tests/test_1.py .venv/bin/python inner/code 'an [odd]\n*name'"
+    "git init -q inner; touch r2e_tests/test_1.py .venv/bin/python inner/code 'an [odd]\n*name';"
+    # Staged only: a repository as a link, and a file that git is told to ignore.
+    "git init -q linked; git -C linked commit -q --allow-empty -m x; git add linked;"
+    "echo built > built.log; echo '*.log' >> .git/info/exclude; git add -f built.log"
 )
 WHOLE = (
     "bash run_tests.sh && test -e r2e_tests/test_1.py -a -e .venv/bin/python -a -e inner/code -a -d logs -a -e an* &&"
-    "grep -q edited setup.cfg && test $(ls -A | wc -l) = 11"  # lines
+    "test -d linked/.git -a -e built.log && grep -q edited setup.cfg && test $(ls -A | wc -l) = 13"  # lines
 )
 AGENT = (
     "touch conftest.py r2e_tests/conftest.py logs/log; mkdir -p new/folder; touch new/folder/file;"

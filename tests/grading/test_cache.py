@@ -134,6 +134,9 @@ class Broken:
     async def upload(self, path, data, *, mode=0o644):
         raise self.error
 
+    async def exec(self, command, *, timeout):
+        raise self.error
+
     async def close(self):
         self.closed += 1
 

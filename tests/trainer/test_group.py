@@ -73,7 +73,7 @@ def test_a_killed_process_is_an_error_at_once_and_the_others_end(tiny_model):
     assert all(gone(pid) for pid in pids)
 
 
-def test_a_death_is_named_where_another_process_was_heard_first(tiny_model):
+def test_a_death_is_named_where_another_process_was_heard_first(tiny_model, monkeypatch):
     """The collective of a living process may break before Ray has noticed which process died."""
 
     class Rank:
@@ -86,7 +86,9 @@ def test_a_death_is_named_where_another_process_was_heard_first(tiny_model):
 
     group = TrainerGroup.__new__(TrainerGroup)
     group.config = make_config(tiny_model)
+    monkeypatch.setattr("swe_rl.trainer.group.DEATH_NOTICE", 120.0)  # it ends with the death
     living, dying = group._workers = [ray.remote(Rank).options(num_cpus=0).remote() for _ in range(2)]
+    ray.get([worker.__ray_ready__.remote() for worker in group._workers], timeout=120)
     failed = living.fail.remote()
     ray.wait([failed], timeout=60)
     with pytest.raises(TrainerDied, match="training process 1 is gone"):

@@ -4,9 +4,9 @@ where they are large. Tar streams go through the engine's archive API, which is 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import posixpath
-import secrets
 import shlex
 import tarfile
 import time
@@ -26,6 +26,7 @@ FULL = ("No space left on device", "Disk quota exceeded")
 _FIRST = """\
 mkdir -p -- "$f" && {
   t=$s
+  rm -f -- "$s"
   if [ -L "$p" ] || [ ! -w "$f" ] || { [ -e "$p" ] && { [ ! -f "$p" ] || [ ! -O "$p" ]; }; }; then t=$p; fi
   cat <&3 >"$t" && { [ "$t" = "$p" ] || echo side; }
 }"""
@@ -53,7 +54,9 @@ async def write_file(container: Container, path: str, data: bytes, mode: int) ->
     """
     path = clean_path(path)
     folder = posixpath.dirname(path)
-    side = posixpath.join(folder, f".swe-rl-{secrets.token_hex(8)}")
+    # A name that a second try meets again, where the first one's end was cut.
+    name = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    side = posixpath.join(folder, f".swe-rl-{name}")
     words = f"export LC_ALL=C; p={shlex.quote(path)} f={shlex.quote(folder)} s={shlex.quote(side)}\n"
     starts = range(0, max(1, len(data)), PIECE)
     async with container.turn(SECONDS):

@@ -240,6 +240,8 @@ class Node:
     async def _ages(self) -> None:
         """Remove what is too old. Containers of a lease are their pool's to end, while there can be one."""
         now = time.monotonic()
+        # Before the list is made: a container that comes meanwhile is not in it.
+        known = {t: self._db.execute(f"SELECT container FROM {t}").fetchall() for t in ("ended", "worked_in")}
         rows = {row["container_id"]: row for row in await self.listed()}
         self._first_seen = {name: self._first_seen.get(name, now) for name in rows}
         for name, row in rows.items():
@@ -252,8 +254,8 @@ class Node:
             if container.id not in rows and time.monotonic() - container.used_at > self.settings.watch_interval:
                 await container.detach()
                 self._forget(container)
-        for table in ("ended", "worked_in"):
-            gone = [row for row in self._db.execute(f"SELECT container FROM {table}") if row[0] not in rows]
+        for table, names in known.items():
+            gone = [row for row in names if row[0] not in rows]
             self._db.executemany(f"DELETE FROM {table} WHERE container = ?", gone)
 
     async def _lost_evaluations(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from swe_rl.deadline import Deadline
 from swe_rl.sandbox.container.container import Container
 from swe_rl.sandbox.container.supervisor import Outcome
+from swe_rl.sandbox.exec_server.faults import ExecFault
 from swe_rl.sandbox.exec_server.requests import CreateBody
 from swe_rl.sandbox.starting_state import StartingStateError
 
@@ -33,15 +34,18 @@ export GIT_NO_REPLACE_OBJECTS=1 LC_ALL=C
 g() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c safe.directory='*' "$@"; }
 """
 _TIPS = "{ g rev-parse -q --verify HEAD && g rev-list --no-walk --all | head -n 500; } 2> /dev/null; true"
+# As it will be after the reset: what is staged only is held, too.
 _HELD = r"""
 exec 2> /dev/null
+g reset -q
 if g rev-parse -q --verify HEAD > /dev/null; then
   g ls-files -z -o
 else
   find . -name .git -prune -o ! -type d -exec printf '%s\0' {} +
-fi && find . -name .git -prune -o -type d -empty -exec printf '%s/\0' {} +"""
+fi && { find . -name .git -prune -o -type d -empty -exec printf '%s/\0' {} +; true; }"""
 _CHANGES = (
-    "g diff --binary --no-ext-diff --no-textconv --ignore-submodules --src-prefix=a/ --dst-prefix=b/ HEAD 2> /dev/null"
+    "g diff --binary --no-color --no-relative --no-ext-diff --no-textconv --ignore-submodules"
+    " --src-prefix=a/ --dst-prefix=b/ HEAD 2> /dev/null"
 )
 _RESET = r"""
 folder=$(g rev-parse --absolute-git-dir 2> /dev/null) || exit 91
@@ -61,7 +65,7 @@ class ImageState:
 
     tips: tuple[str, ...]  # the commits of its HEAD and of its refs; none where it has no repository there
     held: bytes | None  # names of what git does not track, folders with "/", each ended by NUL; None: too many to tell
-    changes: bytes  # to files that git tracks, as a patch; empty where it is too large
+    changes: bytes  # to files that git tracks, as a patch
 
 
 async def put_back(node: Node, container: Container, workdir: str, deadline: Deadline, *, commits: bool) -> None:
@@ -75,13 +79,13 @@ async def put_back(node: Node, container: Container, workdir: str, deadline: Dea
     done = await _run(container, workdir, _RESET.format(tips=tips), deadline, limit=MAX_NAMES)
     if done.returncode in (NO_FOLDER, NO_REPOSITORY):
         return  # grading says so
-    if done.returncode != 0 or done.timed_out or done.total > MAX_NAMES:
+    held = None if state.held is None else set(_names(state.held))
+    if done.returncode != 0 or (held is not None and done.total > MAX_NAMES):
         said = done.head[:300].decode(errors="replace").strip()
         raise StartingStateError(f"the container's files cannot be put back to HEAD: {said}")
-    held = None if state.held is None else set(_names(state.held))
     if held is not None and (new := superfluous(_names(done.head), held)):
         removed = await _run(container, workdir, "xargs -0 rm -rf -- <&3", deadline, data=_lines(new))
-        if removed.returncode != 0 or removed.timed_out:
+        if removed.returncode != 0:
             said = removed.head[:300].decode(errors="replace").strip()
             raise StartingStateError(f"the container's new files cannot be removed: {said}")
         left = superfluous(_folders_above(new), held)
@@ -121,11 +125,13 @@ async def _state(node: Node, container: Container, workdir: str, deadline: Deadl
         tips = await _run(fresh, workdir, _TIPS, deadline, limit=MAX_NAMES)
         held = await _run(fresh, workdir, _HELD, deadline, limit=MAX_NAMES)
         changes = await _run(fresh, workdir, _CHANGES, deadline, limit=MAX_CHANGES)
+    if changes.total > MAX_CHANGES:
+        raise StartingStateError("what the image changed in its repository's files is too large to be put back")
     names = None if held.returncode != 0 or held.total > MAX_NAMES else held.head
     state = ImageState(
         tuple(re.findall(r"^[0-9a-f]{40,64}$", tips.head.decode(errors="replace"), re.MULTILINE)),
         b"" if held.returncode == NO_FOLDER else names,
-        b"" if changes.returncode != 0 or changes.total > MAX_CHANGES else changes.head,
+        b"" if changes.returncode != 0 else changes.head,
     )
     if len(state.held or b"") + len(state.changes) <= KEPT_BYTES:
         while len(node.image_states) >= KEPT_STATES:
@@ -137,9 +143,12 @@ async def _state(node: Node, container: Container, workdir: str, deadline: Deadl
 async def _run(
     container: Container, workdir: str, script: str, deadline: Deadline, *, data: bytes = b"", limit: int = 10_000
 ) -> Outcome:
-    """Run a script that may read `data` from descriptor 3."""
+    """Run a script that may read `data` from descriptor 3. Raises ExecFault where it is not done in time: that says nothing."""
     start = f"cd -- {shlex.quote(workdir)} 2> /dev/null || exit {NO_FOLDER}\n{_GIT}{script}\nexit"
-    return await container.run(data, start.encode(), timeout=deadline.bound(SECONDS), output_limit=limit)
+    done = await container.run(data, start.encode(), timeout=deadline.bound(SECONDS), output_limit=limit)
+    if done.timed_out:
+        raise ExecFault("timed_out", "there was no time to put the container's files back")
+    return done
 
 
 def _lines(names: Iterable[bytes]) -> bytes:
