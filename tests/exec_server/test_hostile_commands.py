@@ -104,7 +104,8 @@ async def test_ten_gigabytes_of_output(box: Box) -> None:
     assert (answer["returncode"], answer["truncated"]) == (0, True)
     assert len(answer["output"]) < 1_100_000
     assert answer["output"].startswith("first\n") and answer["output"].endswith("\nlast\n")
-    dropped = int(answer["output"].split("[... about ")[1].split()[0])
+    dropped = int(answer["output"].split("[... ")[1].split()[0])
+    assert dropped == answer["dropped_bytes"]
     assert 9.9e9 < dropped < 10 * 2**30
     assert await works(box)
 
