@@ -28,9 +28,18 @@ async def end_namespace(parent: subprocess.Popen[bytes], first: int | None) -> N
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         else:
-            parent.kill()
+            _kill_group(parent)
     if pidfd is not None:
         with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
             await asyncio.wait_for(wait_pidfd(pidfd), END_BOUND)
     if parent.poll() is None:
         parent.kill()
+
+
+def _kill_group(parent: subprocess.Popen[bytes]) -> None:
+    """End a parent that has not said its child's pid: a child that it has just made is still in its group, and waits for it."""
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(parent.pid) == parent.pid:  # not reaped, so it is no other's group by now
+            os.killpg(parent.pid, signal.SIGKILL)
+        else:
+            parent.kill()
