@@ -184,11 +184,10 @@ def _make_proof(config):  # type: ignore[no-untyped-def]
     def note_test(kind, nodeid):  # type: ignore[no-untyped-def]
         path, colons, rest = nodeid.partition("::")
         if path not in shown:
-            shown[path] = path
             try:
                 shown[path] = os.path.relpath(rooted(nodeid), start)  # as in pytest's summary
-            except Exception:
-                pass
+            except Exception:  # no such place: the id stays as pytest has it
+                shown[path] = path
         note(kind, shown[path] + colons + rest)
 
     def note_outcome(nodeid, reports, may_xfail):  # type: ignore[no-untyped-def]

@@ -52,7 +52,8 @@ async def test_a_node_that_falls_silent_under_a_command_is_an_infra_error(nodes,
     await proxy.stop()
 
 
-async def test_a_node_that_the_pool_alone_cannot_hear_is_not_lost(nodes, pools, monkeypatch) -> None:
+@pytest.mark.parametrize("broken", [False, True], ids=["answers", "answers with errors"])
+async def test_a_node_that_the_pool_alone_cannot_hear_is_not_lost(nodes, pools, monkeypatch, broken) -> None:
     monkeypatch.setattr(pool_sandbox, "NODE_LOST_SECONDS", 0.0)
     node = await nodes()
     pool = await pools(node.url)
@@ -61,21 +62,7 @@ async def test_a_node_that_the_pool_alone_cannot_hear_is_not_lost(nodes, pools, 
         node.exec_gate.clear()
         running = asyncio.create_task(sandbox.exec("sleep", timeout=600))
         await until(lambda: node.runs == ["sleep"])
-        await sandbox.node_silent("says the pool")
-        node.exec_gate.set()
-        assert (await running).output == "sleep"
-
-
-async def test_a_node_that_answers_us_with_errors_is_not_lost(nodes, pools, monkeypatch) -> None:
-    monkeypatch.setattr(pool_sandbox, "NODE_LOST_SECONDS", 0.0)
-    node = await nodes()
-    pool = await pools(node.url)
-    async with contextlib.aclosing(PoolProvider(pool.url)) as provider:
-        sandbox = await provider.open(TASK, deadline=Deadline(900), purpose="agent")
-        node.exec_gate.clear()
-        running = asyncio.create_task(sandbox.exec("sleep", timeout=600))
-        await until(lambda: node.runs == ["sleep"])
-        node.broken = True
+        node.broken = broken
         await sandbox.node_silent("says the pool")
         node.exec_gate.set()
         assert (await running).output == "sleep"
